@@ -1,0 +1,97 @@
+"""The contract every store keeps.  The conformance kit (:mod:`farro.providers.conformance`) tests each sentence.
+
+A provider never reads a clock and draws no random numbers: instants come in as arguments.  It is used from one
+event loop.  Every verb either answers or raises one of :mod:`farro.providers.errors`; after
+:class:`~farro.providers.errors.Unavailable` nothing has changed, after
+:class:`~farro.providers.errors.OutcomeUnknown` it may have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from farro.providers.rows import (
+    Commit,
+    EventRow,
+    GrainRow,
+    OutboxRow,
+    PartitionRow,
+    PollQuery,
+    ReminderCount,
+    ReminderFilter,
+    ReminderRow,
+    SiloRow,
+    StoreInfo,
+    Verdict,
+)
+
+
+class Provider(Protocol):
+    """One service's view of one store."""
+
+    @property
+    def service_id(self) -> str: ...
+
+    async def open(self, now: int) -> StoreInfo:
+        """Connect, migrate to this farro's schema, check it.  A newer schema: SchemaMismatch.
+
+        Opened for reading only, it creates and migrates nothing (StoreMissing, SchemaMismatch instead).
+        """
+
+    async def close(self) -> None:
+        """Release everything.  Repeatable.  What was acknowledged before stays durable."""
+
+    async def join(self, address: str, now: int) -> SiloRow:
+        """Add a silo under a number never used before; its sign of life is ``now``."""
+
+    async def renew(self, number: int, now: int) -> bool:
+        """Store a sign of life.  False when the silo is unknown or has left.  Needs no fsync."""
+
+    async def leave(self, number: int, now: int) -> None:
+        """Mark the silo as gone and free its partitions.  Repeatable."""
+
+    async def take(self, number: int, partitions: Sequence[int], now: int) -> list[PartitionRow]:
+        """Own the partitions: each epoch grows by one, in one transaction, and fences every older commit.
+
+        Answers in ascending partition order.
+        """
+
+    async def load(self, grains: Sequence[tuple[str, str]]) -> list[GrainRow | None]:
+        """The rows of ``(grain_type, grain_key)``, in the order asked; None where there is none.
+
+        Sees every commit acknowledged before the call, and no commit begun before it lands after it.
+        """
+
+    async def commit(self, batch: Sequence[Commit], owner: int, now: int) -> list[Verdict]:
+        """Apply the members in order, durably, in one transaction; one verdict each, in order.
+
+        A member's FENCED, CONFLICT or REJECTED undoes that member alone.  The transaction also stores ``now``
+        as the sign of life of silo ``owner``.  An empty batch does nothing.
+        """
+
+    async def reminder(self, grain_type: str, grain_key: str, name: str) -> ReminderRow | None:
+        """One reminder row."""
+
+    async def reminders_of(self, grain_type: str, grain_key: str) -> list[ReminderRow]:
+        """Every reminder of one grain, by name."""
+
+    async def poll(self, queries: Sequence[PollQuery]) -> list[list[ReminderRow]]:
+        """Run index ranges, one answer each, in order.  Cost grows with the rows returned, not with the table."""
+
+    async def list_reminders(
+        self, where: ReminderFilter, limit: int, after: tuple[str, str, str] | None = None
+    ) -> list[ReminderRow]:
+        """A page by (grain_type, grain_key, name), strictly after the key ``after``."""
+
+    async def count_reminders(self, where: ReminderFilter) -> list[ReminderCount]:
+        """Counts by priority and status, ascending; groups without rows are absent."""
+
+    async def events(self, partition: int, stream: str, after: int, limit: int) -> list[tuple[int, EventRow]]:
+        """Events of a stream in one partition with sequence > ``after``, ascending, with their sequence."""
+
+    async def outbox(self, partition: int, after: int, limit: int) -> list[tuple[int, OutboxRow]]:
+        """Outbox rows of one partition with sequence > ``after``, ascending, with their sequence."""
+
+    async def silos(self) -> list[SiloRow]:
+        """Every silo of the service that ever joined and is still recorded, by number."""
