@@ -6,7 +6,7 @@ A provider is opened for one service id; rows carry it only inside the store.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, IntEnum
 
 SCHEDULED = "scheduled"
@@ -104,7 +104,37 @@ class PutMode(Enum):
     KEEP_PROGRESS = "keep_progress"
     # keep_progress: when the existing row has the same cron text, zone and day_match and is not failed, its
     # start_at, next_due_at, wake_at, last_fire_at, occurrence, registration, attempts, missed fields, status
-    # and note stay; the rest is replaced.  Otherwise it is a REPLACE.
+    # and note stay; the rest is replaced.  Otherwise it is a REPLACE.  See put_over.
+
+
+def put_over(existing: ReminderRow | None, row: ReminderRow, mode: PutMode) -> ReminderRow:
+    """The row that stands after a put: the reference that every store's own language must agree with."""
+    if existing is None or mode is PutMode.REPLACE:
+        return row
+    if mode is PutMode.IF_MISSING:
+        return existing
+    same_schedule = (existing.cron, existing.timezone, existing.day_match) == (
+        row.cron,
+        row.timezone,
+        row.day_match,
+    )
+    if row.cron is None or not same_schedule or existing.status == FAILED:
+        return row
+    return replace(
+        row,
+        start_at=existing.start_at,
+        next_due_at=existing.next_due_at,
+        wake_at=existing.wake_at,
+        last_fire_at=existing.last_fire_at,
+        registration=existing.registration,
+        occurrence=existing.occurrence,
+        attempts=existing.attempts,
+        missed_count=existing.missed_count,
+        first_missed_at=existing.first_missed_at,
+        catch_up_left=existing.catch_up_left,
+        status=existing.status,
+        note=existing.note,
+    )
 
 
 @dataclass(frozen=True, slots=True)
