@@ -1,0 +1,137 @@
+"""What every store refuses to keep, decided before any store is asked.
+
+One set of rules for all stores: a turn that memory accepts must not fail on a real store.  Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+from farro.providers.rows import (
+    Commit,
+    DeleteOperation,
+    DeleteReminder,
+    EditReminder,
+    EventRow,
+    GrainWrite,
+    OutboxRow,
+    Progress,
+    PutReminder,
+    ReminderRow,
+    Settle,
+)
+
+INTEGER_MIN = -(2**63)
+INTEGER_MAX = 2**63 - 1
+
+_KINDS: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "bytes": (bytes,), "bool": (bool,)}
+
+
+def _kinds_of(annotation: str) -> tuple[type, ...]:
+    """The accepted types of a plain field; empty for a field that holds another row."""
+    name, _, optional = annotation.partition(" | ")
+    kinds = _KINDS.get(name, ())
+    return (*kinds, type(None)) if kinds and optional == "None" else kinds
+
+
+class _Shape:
+    """The plain fields of one row class, and the type signatures already found good."""
+
+    def __init__(self, row_class: type) -> None:
+        kinds = {field.name: _kinds_of(str(field.type)) for field in fields(row_class)}
+        self.kinds = {name: accepted for name, accepted in kinds.items() if accepted}
+        self.good: set[tuple[type, ...]] = set()
+
+    def wrong(self, row: Any) -> str:
+        values = [getattr(row, name) for name in self.kinds]
+        signature = tuple(map(type, values))
+        if signature not in self.good:
+            for (name, kinds), value in zip(self.kinds.items(), values, strict=True):
+                if not isinstance(value, kinds) or (type(value) is bool and bool not in kinds):
+                    wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
+                    return f"{type(row).__name__}.{name} must be {wanted}, not {type(value).__name__}"
+            self.good.add(signature)
+        for name, value in zip(self.kinds, values, strict=True):
+            if isinstance(value, str):
+                if not is_storable(value):
+                    return f"{type(row).__name__}.{name} has a NUL or a lone surrogate: {value!r:.60}"
+            elif isinstance(value, int) and not INTEGER_MIN <= value <= INTEGER_MAX:
+                return f"{type(row).__name__}.{name} does not fit in 64 bits"
+        return ""
+
+
+_SHAPES: dict[type, _Shape] = {
+    row_class: _Shape(row_class)
+    for row_class in (
+        Commit,
+        DeleteOperation,
+        DeleteReminder,
+        EditReminder,
+        EventRow,
+        GrainWrite,
+        OutboxRow,
+        Progress,
+        ReminderRow,
+        Settle,
+    )
+}
+
+
+def is_storable(text: str) -> bool:
+    """True for Unicode text that every store can hold: no NUL, no lone surrogate."""
+    if "\x00" in text:
+        return False
+    if text.isascii():
+        return True
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _parts(member: Commit) -> Iterable[Any]:
+    yield member
+    if member.grain is not None:
+        yield member.grain
+    if member.settle is not None:
+        yield member.settle
+        if member.settle.progress is not None:
+            yield member.settle.progress
+    for change in member.reminders:
+        if isinstance(change, PutReminder):
+            yield change.row
+        else:
+            yield change
+            if isinstance(change, EditReminder) and change.progress is not None:
+                yield change.progress
+    yield from member.events
+    yield from member.outbox
+
+
+def rejection(member: Commit) -> str:
+    """Why no store takes this member, or an empty text when nothing speaks against it."""
+    for part in _parts(member):
+        shape = _SHAPES.get(type(part))
+        if shape is None:
+            return f"a commit cannot hold a {type(part).__name__}"
+        if wrong := shape.wrong(part):
+            return wrong
+    for change in member.reminders:
+        if not isinstance(change, PutReminder):
+            continue
+        row = change.row
+        if (row.grain_type, row.grain_key, row.partition) != (
+            member.grain_type,
+            member.grain_key,
+            member.partition,
+        ):
+            return (
+                f"reminder {row.name!r:.100} belongs to {row.grain_type}/{row.grain_key} in partition "
+                f"{row.partition}, the commit to {member.grain_type}/{member.grain_key} in {member.partition}"
+            )
+    if member.grain is not None and member.grain.destroy and member.reminders:
+        return "a commit that destroys its grain cannot change its reminders too"
+    return ""
