@@ -1,0 +1,165 @@
+-- Every statement on rows that the SQLite store runs.  "-- name:" opens a query, the comment lines under it describe
+-- it; "-- fragment:" opens a piece of text that queries use as {fragment}.  Parameters: ?1 is always the service id
+-- unless the query says otherwise.
+
+-- fragment: reminder_columns
+-- The fields of ReminderRow, in the order of the class.
+grain_type, grain_key, partition, name, operation, key, args, start_at, period_us, cron, timezone, day_match,
+until_at, times_left, jitter_us, next_due_at, wake_at, last_fire_at, priority, action, registration, occurrence,
+attempts, missed_count, first_missed_at, catch_up_left, status, note
+
+-- fragment: progress_columns
+-- The fields of Progress, in the order of the class.
+next_due_at, wake_at, last_fire_at, occurrence, times_left, attempts, missed_count, first_missed_at,
+catch_up_left, status, note
+
+-- name: read_setting
+SELECT value FROM stores WHERE service_id = ?1 AND key = ?2
+
+-- name: write_setting
+INSERT INTO stores (service_id, key, value) VALUES (?1, ?2, ?3)
+ON CONFLICT (service_id, key) DO UPDATE SET value = excluded.value
+
+-- name: add_silo
+INSERT INTO silos (service_id, number, address, started_at, renewed_at) VALUES (?1, ?2, ?3, ?4, ?4)
+
+-- name: silos
+SELECT number, address, started_at, renewed_at, left_at FROM silos WHERE service_id = ?1 ORDER BY number
+
+-- name: is_member
+SELECT 1 FROM silos WHERE service_id = ?1 AND number = ?2 AND left_at IS NULL
+
+-- name: sign_of_life
+-- One row when the silo is a member, none otherwise.
+UPDATE silos SET renewed_at = ?3 WHERE service_id = ?1 AND number = ?2 AND left_at IS NULL
+
+-- name: leave
+UPDATE silos SET renewed_at = ?3, left_at = ?3 WHERE service_id = ?1 AND number = ?2 AND left_at IS NULL
+
+-- name: free_partitions
+UPDATE partitions SET owner = NULL, alive_at = ?3 WHERE service_id = ?1 AND owner = ?2
+
+-- name: last_alive
+-- Last sign of life of whoever owned the partition last.
+SELECT coalesce(s.renewed_at, p.alive_at)
+FROM partitions p LEFT JOIN silos s ON s.service_id = p.service_id AND s.number = p.owner
+WHERE p.service_id = ?1 AND p.partition = ?2
+
+-- name: take_partition
+INSERT INTO partitions (service_id, partition, owner, epoch) VALUES (?1, ?2, ?3, 1)
+ON CONFLICT (service_id, partition) DO UPDATE SET owner = excluded.owner, epoch = epoch + 1
+RETURNING epoch
+
+-- name: fences
+-- All partitions at once: one statement for a batch costs less than one for each of its partitions.
+SELECT partition, epoch, sequence FROM partitions WHERE service_id = ?1
+
+-- name: move_sequence
+UPDATE partitions SET sequence = ?3 WHERE service_id = ?1 AND partition = ?2
+
+-- name: load_grain
+SELECT grain_type, grain_key, partition, version, incarnation, layout, state
+FROM grains WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3
+
+-- name: insert_grain
+-- No row when the grain exists: a conflict.
+INSERT INTO grains (service_id, grain_type, grain_key, partition, version, incarnation, layout, state)
+VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6, ?7)
+ON CONFLICT (service_id, grain_type, grain_key) DO NOTHING
+
+-- name: update_state
+-- No row when the version (?4) is another one: a conflict.
+UPDATE grains SET version = version + 1, layout = ?5, state = ?6
+WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND version = ?4
+
+-- name: touch_grain
+UPDATE grains SET version = version + 1
+WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND version = ?4
+
+-- name: destroy_grain
+UPDATE grains SET version = version + 1, incarnation = incarnation + 1, layout = ?5, state = NULL
+WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND version = ?4
+
+-- name: delete_reminders_of
+DELETE FROM reminders WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3
+
+-- name: settle_to
+-- ?5, ?6: the registration and occurrence to consume; from ?7 on the progress.
+UPDATE reminders SET ({progress_columns}) = (?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)
+WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND name = ?4 AND registration = ?5 AND occurrence = ?6
+
+-- name: settle_last
+DELETE FROM reminders
+WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND name = ?4 AND registration = ?5 AND occurrence = ?6
+
+-- name: put_reminder
+INSERT OR REPLACE INTO reminders (service_id, {reminder_columns})
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+
+-- name: put_reminder_if_missing
+INSERT INTO reminders (service_id, {reminder_columns})
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+ON CONFLICT (service_id, grain_type, grain_key, name) DO NOTHING
+
+-- name: delete_reminder
+DELETE FROM reminders WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND name = ?4
+
+-- name: delete_operation
+DELETE FROM reminders WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND operation = ?4
+
+-- name: edit_reminder
+UPDATE reminders SET priority = coalesce(?5, priority), action = coalesce(?6, action)
+WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND name = ?4
+
+-- name: edit_progress
+-- ?5, ?6 as in edit_reminder; from ?7 on the progress.
+UPDATE reminders SET priority = coalesce(?5, priority), action = coalesce(?6, action),
+    ({progress_columns}) = (?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)
+WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND name = ?4
+
+-- name: add_event
+INSERT INTO events (service_id, partition, sequence, stream, payload, at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+
+-- name: add_message
+INSERT INTO outbox (
+    service_id, partition, sequence, sender_type, sender_key, target_type, target_key, method, args, at
+) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+
+-- name: reminder
+SELECT {reminder_columns} FROM reminders
+WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND name = ?4
+
+-- name: reminders_of
+SELECT {reminder_columns} FROM reminders
+WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 ORDER BY name
+
+-- name: poll
+-- One index range: priority ?2, wake_at up to ?3, after the key ?4…?8, at most ?9 rows, of the partitions in the JSON
+-- array ?10 (NULL: all).
+SELECT {reminder_columns} FROM reminders
+WHERE service_id = ?1 AND priority = ?2 AND status = 'scheduled' AND wake_at IS NOT NULL AND wake_at <= ?3
+    AND (wake_at, registration, grain_type, grain_key, name) > (?4, ?5, ?6, ?7, ?8)
+    AND (?10 IS NULL OR partition IN (SELECT value FROM json_each(?10)))
+ORDER BY wake_at, registration, grain_type, grain_key, name
+LIMIT ?9
+
+-- name: list_reminders
+-- {filters} is put together from the fixed texts of reading.py; values are always bound.
+SELECT {reminder_columns} FROM reminders
+WHERE service_id = :service_id {filters}
+ORDER BY grain_type, grain_key, name
+LIMIT :limit
+
+-- name: count_reminders
+SELECT priority, status, count(*) FROM reminders
+WHERE service_id = :service_id {filters}
+GROUP BY priority, status
+ORDER BY priority, status
+
+-- name: events
+SELECT sequence, stream, payload, at FROM events
+WHERE service_id = ?1 AND partition = ?2 AND stream = ?3 AND sequence > ?4 ORDER BY sequence LIMIT ?5
+
+-- name: outbox
+SELECT sequence, target_type, target_key, method, args, at FROM outbox
+WHERE service_id = ?1 AND partition = ?2 AND sequence > ?3 ORDER BY sequence LIMIT ?4

@@ -1,0 +1,207 @@
+"""The provider on one SQLite file: which verb goes to which connection.
+
+Two threads, each with a connection: the writer (commits, membership, and loads, which must follow every
+commit begun before them) and the reader (polls and listings, which need not wait for an fsync).
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TypeVar
+
+from farro.providers.errors import Unavailable
+from farro.providers.rows import (
+    Commit,
+    EventRow,
+    GrainRow,
+    OutboxRow,
+    PartitionRow,
+    PollQuery,
+    ReminderCount,
+    ReminderFilter,
+    ReminderRow,
+    SiloRow,
+    StoreInfo,
+    Verdict,
+)
+from farro.providers.sqlite import membership, reading
+from farro.providers.sqlite.committing import commit_batch
+from farro.providers.sqlite.failures import translated
+from farro.providers.sqlite.locking import StoreLock, refuse_network_file_system
+from farro.providers.sqlite.opened import (
+    check_for_reading,
+    check_path,
+    leave_one_file,
+    prepare_reader,
+    prepare_writer,
+)
+from farro.providers.sqlite.worker import Worker, connect
+
+Result = TypeVar("Result")
+
+SYNCHRONOUS = ("normal", "full", "extra")
+BUSY_TIMEOUT_S = 5.0  # how long another program's transaction is waited for
+
+
+class SqliteProvider:
+    """A store in the file ``path``.
+
+    ``synchronous`` is SQLite's: "full" makes every commit durable before it is acknowledged; "normal" may
+    lose the last commits when the machine (not the process) dies; "extra" also syncs the folder.  Opened for
+    writing it holds the lock file beside the database: one silo per file.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        service_id: str = "default",
+        synchronous: str = "full",
+        read_only: bool = False,
+    ) -> None:
+        if synchronous not in SYNCHRONOUS:
+            raise ValueError(f"synchronous must be one of {', '.join(SYNCHRONOUS)}, not {synchronous!r}")
+        self._path = Path(path).absolute()
+        self._url = f"sqlite:///{self._path}"
+        self._service_id = service_id
+        self._synchronous = synchronous.upper()
+        self._read_only = read_only
+        self._writer: Worker | None = None
+        self._reader: Worker | None = None
+        self._closing = AsyncExitStack()
+        self._info: StoreInfo | None = None
+
+    @property
+    def service_id(self) -> str:
+        return self._service_id
+
+    async def open(self, now: int) -> StoreInfo:
+        if self._info is not None:
+            return self._info
+        with translated(self._url):
+            async with AsyncExitStack() as closing:
+                version, partitions = await self._connect(closing, now)
+                self._closing = closing.pop_all()
+        self._info = StoreInfo(url=self._url, schema_version=version, partitions=partitions)
+        return self._info
+
+    async def _connect(self, closing: AsyncExitStack, now: int) -> tuple[int, int]:
+        check_path(self._path, read_only=self._read_only)
+        if self._read_only:
+            reader = await self._connection(closing, "ro")
+            await reader.run(prepare_reader)
+            found = await reader.run(lambda connection: check_for_reading(connection, self._url))
+            self._reader = reader
+            return found
+        refuse_network_file_system(self._path)
+        lock = StoreLock(self._path)
+        lock.acquire()
+        closing.callback(lock.release)
+        writer = await self._connection(closing, "rwc")
+        found = await writer.run(
+            lambda connection: prepare_writer(connection, self._url, self._service_id, self._synchronous, now)
+        )
+        closing.push_async_callback(writer.run, leave_one_file)
+        reader = await self._connection(closing, "rw")
+        await reader.run(prepare_reader)
+        self._writer, self._reader = writer, reader
+        return found
+
+    async def _connection(self, closing: AsyncExitStack, mode: str) -> Worker:
+        worker = await connect(f"{self._path.as_uri()}?mode={mode}", BUSY_TIMEOUT_S)
+        closing.push_async_callback(worker.close)
+        return worker
+
+    async def close(self) -> None:
+        self._info = self._writer = self._reader = None
+        closing = self._closing.pop_all()
+        with translated(self._url):
+            await closing.aclose()
+
+    async def _read(self, job: Callable[[sqlite3.Connection], Result]) -> Result:
+        if self._reader is None:
+            raise Unavailable(f"{self._url} is not open")
+        with translated(self._url):
+            return await self._reader.run(job)
+
+    async def _write(self, job: Callable[[sqlite3.Connection], Result]) -> Result:
+        if self._writer is None:
+            raise Unavailable(f"{self._url} is {'opened for reading only' if self._reader else 'not open'}")
+        with translated(self._url):
+            return await self._writer.run(job)
+
+    async def join(self, address: str, now: int) -> SiloRow:
+        return await self._write(
+            lambda connection: membership.join(connection, self._url, self._service_id, address, now)
+        )
+
+    async def renew(self, number: int, now: int) -> bool:
+        return await self._write(
+            lambda connection: membership.renew(
+                connection, self._url, self._service_id, number, now, self._synchronous
+            )
+        )
+
+    async def leave(self, number: int, now: int) -> None:
+        await self._write(
+            lambda connection: membership.leave(connection, self._url, self._service_id, number, now)
+        )
+
+    async def take(self, number: int, partitions: Sequence[int], now: int) -> list[PartitionRow]:
+        return await self._write(
+            lambda connection: membership.take(
+                connection, self._url, self._service_id, number, partitions, now
+            )
+        )
+
+    async def load(self, grains: Sequence[tuple[str, str]]) -> list[GrainRow | None]:
+        run = self._read if self._read_only else self._write
+        return await run(lambda connection: reading.load(connection, self._service_id, grains))
+
+    async def commit(self, batch: Sequence[Commit], owner: int, now: int) -> list[Verdict]:
+        if not batch:
+            return []
+        return await self._write(
+            lambda connection: commit_batch(connection, self._url, self._service_id, batch, owner, now)
+        )
+
+    async def reminder(self, grain_type: str, grain_key: str, name: str) -> ReminderRow | None:
+        return await self._read(
+            lambda connection: reading.reminder(connection, self._service_id, grain_type, grain_key, name)
+        )
+
+    async def reminders_of(self, grain_type: str, grain_key: str) -> list[ReminderRow]:
+        return await self._read(
+            lambda connection: reading.reminders_of(connection, self._service_id, grain_type, grain_key)
+        )
+
+    async def poll(self, queries: Sequence[PollQuery]) -> list[list[ReminderRow]]:
+        return await self._read(lambda connection: reading.poll(connection, self._service_id, queries))
+
+    async def list_reminders(
+        self, where: ReminderFilter, limit: int, after: tuple[str, str, str] | None = None
+    ) -> list[ReminderRow]:
+        return await self._read(
+            lambda connection: reading.list_reminders(connection, self._service_id, where, limit, after)
+        )
+
+    async def count_reminders(self, where: ReminderFilter) -> list[ReminderCount]:
+        return await self._read(
+            lambda connection: reading.count_reminders(connection, self._service_id, where)
+        )
+
+    async def events(self, partition: int, stream: str, after: int, limit: int) -> list[tuple[int, EventRow]]:
+        return await self._read(
+            lambda connection: reading.events(connection, self._service_id, partition, stream, after, limit)
+        )
+
+    async def outbox(self, partition: int, after: int, limit: int) -> list[tuple[int, OutboxRow]]:
+        return await self._read(
+            lambda connection: reading.outbox(connection, self._service_id, partition, after, limit)
+        )
+
+    async def silos(self) -> list[SiloRow]:
+        return await self._read(lambda connection: reading.silos(connection, self._service_id))
