@@ -30,16 +30,14 @@ class Cron:
     fires where both day fields match, ``"or"`` follows crontab(5).  The language: docs/reference/cron.md.
 
     Raises :class:`~farro.client.errors.InvalidSchedule` (a ``ValueError``) naming field and reason, and
-    ``TypeError`` naming the type received where no ``str`` was given.  Equal when text, zone and day rule are.
+    ``TypeError`` naming the type received where no ``str`` was given.
     """
 
     text: str
     timezone: str = UTC_NAME
     day_match: str = AND
     _plan: Plan = field(init=False, repr=False, compare=False)
-    _zone: ZoneInfo | None = field(
-        init=False, repr=False, compare=False
-    )  # None: UTC, which needs no zone file
+    _zone: ZoneInfo | None = field(init=False, repr=False, compare=False)  # None: UTC
 
     def __post_init__(self) -> None:
         text = normal_text(self.text)

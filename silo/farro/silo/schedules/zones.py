@@ -28,10 +28,7 @@ QUIET_STRETCHES_MAX = 4_096  # every zone for the days that matter now; an entry
 
 # Read when this file is imported, so that refusing a name costs no file access at all.  A system's own zone
 # folder holds more (localtime, posixrules, right/…), which means something else on every machine.
-ZONE_NAMES = frozenset(files("tzdata").joinpath("zones").read_text("utf-8").split()) - {
-    "Factory",
-    "localtime",
-}
+ZONE_NAMES = frozenset(files("tzdata").joinpath("zones").read_text("utf-8").split()) - {"Factory"}
 _EPOCH = datetime(1970, 1, 1)
 # Two days from both ends of datetime's calendar no shift of at most a day can leave it.
 _FIRST_SAFE, _LAST_SAFE = FIRST_WALL + 2 * DAY_S, LAST_WALL - 2 * DAY_S
@@ -124,13 +121,19 @@ def _first_pass(plan: Plan, zone: ZoneInfo, wall: int) -> int | None:
     return _switch(zone, due - late, due - early, late)
 
 
-@lru_cache(QUIET_DAYS_MAX)
-def _quiet_offset(zone: ZoneInfo, day: int) -> int | None:
-    """The offset of a day far from any switch, or None: what makes an ordinary day cheap.
+def _quiet_offset(zone: ZoneInfo, second: int) -> int | None:
+    """The offset around an instant or wall second that is far from any switch, else None."""
+    return _quiet_stretch(zone, second // (STRETCH_DAYS * DAY_S))
+
+
+@lru_cache(QUIET_STRETCHES_MAX)
+def _quiet_stretch(zone: ZoneInfo, stretch: int) -> int | None:
+    """The one offset of a stretch of days, or None when a switch is in it or near: makes ordinary days cheap.
 
     Two days on either side leave room for the offset itself and for a shift of a whole day.
     """
-    offsets = {_offset_at(zone, (day + near) * DAY_S)[0] for near in (-2, -1, 0, 1, 2, 3)}
+    first = stretch * STRETCH_DAYS
+    offsets = {_offset_at(zone, day * DAY_S)[0] for day in range(first - 2, first + STRETCH_DAYS + 3)}
     return offsets.pop() if len(offsets) == 1 else None
 
 
