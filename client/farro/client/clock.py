@@ -43,7 +43,7 @@ class SystemClock:
 
 
 class ScaledClock:
-    """Schedule time that starts at ``start`` and runs ``speed`` times as fast as the machine's.  For demos."""
+    """Schedule time from ``start`` on, ``speed`` times as fast as the machine's.  For demos."""
 
     def __init__(self, start: datetime, speed: float) -> None:
         if speed <= 0:
