@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum, Flag
 from typing import Any
 
-from farro.client.converters import Converter
+from farro.client.conversion import Converter
 from farro.client.plain import Mismatch, show
 from farro.client.reference import Reference, rebound
 

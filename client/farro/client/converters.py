@@ -1,315 +1,318 @@
-"""Converters: one compiled object per declared type, between its values and wire values.
+"""From an annotation to its converter: what can be declared, compiled once.
 
-``enc`` and ``dec`` are the inner verbs: they raise :class:`Mismatch` and count nesting.  ``encode`` and
-``decode`` are for the border: they name the whole path.  What a converter says about itself:
-
-``passes_through``
-    ``enc`` gives an immutable value that ``dec`` would give back unchanged: a local call may use it as it is.
-``types`` / ``wire_types``
-    the exact types it takes from the author and from the wire; unions choose by them.
-``hashable``
-    its wire form can stand in a set or be a key.
+Anything that is not listed here is a ``TypeError`` when the class is declared, with the way out in its text.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import sys
+import types
+import typing
 from collections.abc import Callable
-from datetime import date, datetime, time, timedelta
-from decimal import Decimal
+from enum import Enum
+from functools import lru_cache
 from typing import Any
-from uuid import UUID
 
-from farro.client.codec import packed_each
-from farro.client.errors import InvalidPayload
-from farro.client.plain import NESTING_MAX, SCALARS, Mismatch, plain, show, too_deep
+from farro.client.choices import EnumConverter, LiteralConverter, ReferenceConverter, UnionConverter
+from farro.client.conversion import (
+    SCALAR_CONVERTERS,
+    Anything,
+    Converter,
+    DictConverter,
+    FixedTuple,
+    ListConverter,
+    RecordSetConverter,
+    SequenceConverter,
+)
+from farro.client.records import Field, RecordConverter, TypedDictConverter
+from farro.client.reference import Reference
+
+_CACHED_ANNOTATIONS_MAX = 4_096
+_ANYTHING = Anything()
+_MISSING = dataclasses.MISSING
+_AliasType: Any = getattr(typing, "TypeAliasType", ())
+_WRAPPERS = (typing.Annotated, typing.Required, typing.NotRequired, typing.Final, typing.ClassVar)
 
 
-class Converter:
-    """See the head of the file."""
+def converter(annotation: Any) -> Converter:
+    """The converter of a declared type.
 
-    __slots__ = ("hashable", "name", "passes_through", "types", "wire_types")
+    Raises ``TypeError`` for a type that cannot travel, and ``NameError`` while a forward reference in it is
+    not defined yet.
+    """
+    try:
+        return _cached(annotation)
+    except TypeError as error:
+        if not str(error).startswith("unhashable"):
+            raise
+        return _Compiler().compile(annotation)
 
-    def __init__(
-        self,
-        name: str,
-        types: tuple[type, ...],
-        wire_types: tuple[type, ...],
-        *,
-        passes_through: bool = False,
-        hashable: bool = True,
-    ) -> None:
-        self.name = name
-        self.types = types
-        self.wire_types = wire_types
-        self.passes_through = passes_through
-        self.hashable = hashable
+
+@lru_cache(maxsize=_CACHED_ANNOTATIONS_MAX)
+def _cached(annotation: Any) -> Converter:
+    return _Compiler().compile(annotation)
+
+
+def is_grain_interface(cls: type) -> bool:
+    """Whether a class stands for grains: a grain class, or a Protocol."""
+    return (
+        "__farro_type__" in vars(cls)
+        or bool(getattr(cls, "_is_protocol", False))
+        or any("__farro_base__" in vars(base) for base in cls.__mro__)
+    )
+
+
+class _Late(Converter):
+    """Stands for a recursive type alias while it is being compiled."""
+
+    __slots__ = ("target",)
+
+    target: Converter
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, (), (), hashable=False)
 
     def enc(self, value: Any, depth: int) -> Any:
-        raise NotImplementedError
+        return self.target.enc(value, depth)
 
     def dec(self, wire: Any, depth: int) -> Any:
-        raise NotImplementedError
-
-    def encode(self, value: Any, path: str = "value") -> Any:
-        """The wire value of ``value``; :class:`InvalidPayload` naming the path if it does not fit."""
-        try:
-            return self.enc(value, 0)
-        except Mismatch as mismatch:
-            raise InvalidPayload(mismatch.text(path)) from None
-
-    def decode(self, wire: Any, path: str = "value") -> Any:
-        """The value that ``wire`` stands for; :class:`InvalidPayload` naming the path if it does not fit."""
-        try:
-            return self.dec(wire, 0)
-        except Mismatch as mismatch:
-            raise InvalidPayload(mismatch.text(path)) from None
-
-    def expected(self, value: Any) -> Mismatch:
-        kind = type(value)
-        shown = "None" if value is None else kind.__qualname__
-        if kind in SCALARS and value is not None:
-            shown += f" {show(value)}"
-        problem = f"expected {self.name}, got {shown}"
-        for base in self.types:
-            if isinstance(value, base) and kind is not base and not (base is int and kind is bool):
-                problem += f"; a subclass would arrive as {base.__qualname__}, so it is refused"
-                break
-        return Mismatch(problem)
+        return self.target.dec(wire, depth)
 
 
-class Anything(Converter):
-    """``Any`` and ``object``: the type travels with the value."""
-
-    __slots__ = ()
+class _Compiler:
+    """One run.  ``_open`` holds what is being compiled, so that a type may contain itself."""
 
     def __init__(self) -> None:
-        super().__init__("any value", (object,), (object,), hashable=False)
+        self._open: dict[Any, Converter] = {}
 
-    def enc(self, value: Any, depth: int) -> Any:
-        return plain(value, depth)
+    def compile(self, annotation: Any) -> Converter:
+        origin = typing.get_origin(annotation)
+        if origin in _WRAPPERS:
+            return self.compile(typing.get_args(annotation)[0])
+        found = SCALAR_CONVERTERS.get(annotation) or self._open.get(annotation)
+        if found is not None:
+            return found
+        if annotation is Any or annotation is object:
+            return _ANYTHING
+        if isinstance(annotation, typing.TypeVar):
+            return self.compile(annotation.__bound__ or Any)
+        if isinstance(annotation, typing.NewType):
+            return self.compile(annotation.__supertype__)
+        if annotation is typing.Never or annotation is typing.NoReturn:
+            return SCALAR_CONVERTERS[None]
+        if _AliasType and isinstance(annotation, _AliasType):
+            late = self._open[annotation] = _Late(str(annotation))
+            late.target = self.compile(annotation.__value__)
+            return late.target
+        if isinstance(annotation, str):
+            raise NameError(f"the forward reference {annotation!r} is not resolved")
+        if isinstance(annotation, typing.ForwardRef):
+            raise NameError(f"the forward reference {annotation.__forward_arg__!r} is not resolved")
+        return self._composed(annotation, origin, typing.get_args(annotation))
 
-    def dec(self, wire: Any, depth: int) -> Any:
-        return plain(wire, depth)
+    def _composed(self, annotation: Any, origin: Any, args: tuple[Any, ...]) -> Converter:
+        if origin is typing.Union or origin is types.UnionType:
+            return self._union(args)
+        if origin is typing.Literal:
+            return self._literal(args)
+        kind = origin or annotation
+        if kind is list:
+            return ListConverter(self.compile(args[0] if args else Any))
+        if kind is dict:
+            return self._dict(*(args or (Any, Any)))
+        if kind is set or kind is frozenset:
+            return self._set(kind, self.compile(args[0] if args else Any))
+        if kind is tuple:
+            return self._tuple(args, annotation)
+        if isinstance(kind, type):
+            return self._class(kind, annotation, args)
+        raise unsupported(annotation)
+
+    def _union(self, args: tuple[Any, ...]) -> Converter:
+        members = [self.compile(arg) for arg in args]
+        if _ANYTHING in members:
+            return _ANYTHING
+        for side in ("types", "wire_types"):
+            taken: dict[type, Converter] = {}
+            for member in members:
+                for kind in getattr(member, side):
+                    other = taken.setdefault(kind, member)
+                    if other is not member and not (kind is int and "float" in (other.name, member.name)):
+                        raise TypeError(
+                            f"the union of {other.name} and {member.name} cannot be told apart on the wire; "
+                            "use one dataclass with optional fields, or two parameters"
+                        )
+        # With int declared beside float, an int is an int.
+        members.sort(key=lambda member: member.name == "float")
+        return UnionConverter(members)
+
+    def _literal(self, args: tuple[Any, ...]) -> Converter:
+        if not all(type(arg) in (type(None), bool, int, str, bytes) for arg in args):
+            raise TypeError("Literal takes None, bool, int, str and bytes; declare the Enum class instead")
+        return LiteralConverter(args)
+
+    def _dict(self, key: Any, value: Any) -> Converter:
+        key_converter = self.compile(key)
+        if not key_converter.hashable and key_converter is not _ANYTHING:
+            raise TypeError(f"{key_converter.name} cannot be the key of a dict on the wire; use str")
+        return DictConverter(key_converter, self.compile(value))
+
+    def _set(self, kind: type, item: Converter) -> Converter:
+        if item.hashable or item is _ANYTHING:
+            return SequenceConverter(kind, item)
+        return RecordSetConverter(kind, item)
+
+    def _tuple(self, args: tuple[Any, ...], annotation: Any) -> Converter:
+        if not args and annotation in (tuple, typing.Tuple):  # noqa: UP006 - the bare old spelling is met too
+            return SequenceConverter(tuple, _ANYTHING)
+        if len(args) == 2 and args[1] is Ellipsis:
+            return SequenceConverter(tuple, self.compile(args[0]))
+        items = [self.compile(arg) for arg in args]
+        return FixedTuple(tuple, items, [f"[{index}]" for index in range(len(items))], len(items))
+
+    def _class(self, cls: type, annotation: Any, args: tuple[Any, ...]) -> Converter:
+        if issubclass(cls, Reference) or "__farro_base__" in vars(cls):
+            return ReferenceConverter(None)
+        if issubclass(cls, Enum):
+            return EnumConverter(cls)
+        if typing.is_typeddict(cls):
+            return self._typed_dict(cls, annotation, args)
+        if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+            return self._named_tuple(cls, args)
+        if dataclasses.is_dataclass(cls):
+            return self._dataclass(cls, annotation, args)
+        if _is_subclass(cls, "msgspec", "Struct"):
+            return self._struct(cls, annotation, args)
+        if _is_subclass(cls, "pydantic", "BaseModel"):
+            return self._pydantic(cls, annotation)
+        if is_grain_interface(cls):
+            return ReferenceConverter(cls)
+        raise unsupported(annotation)
+
+    def _named_tuple(self, cls: Any, args: tuple[Any, ...]) -> Converter:
+        hints = _hints(cls, args)
+        items = [self.compile(hints.get(name, Any)) for name in cls._fields]
+        labels = [f".{name}" for name in cls._fields]
+        return FixedTuple(cls, items, labels, len(items) - len(cls._field_defaults))
+
+    def _typed_dict(self, cls: Any, annotation: Any, args: tuple[Any, ...]) -> Converter:
+        made = self._open[annotation] = TypedDictConverter(cls, [])
+        hints = _hints(cls, args)
+        made.fill(
+            [
+                Field(name, self._field(cls, name, hint), name in cls.__required_keys__)
+                for name, hint in hints.items()
+            ]
+        )
+        return made
+
+    def _dataclass(self, cls: Any, annotation: Any, args: tuple[Any, ...]) -> Converter:
+        hints = _hints(cls, args)
+        fields = dataclasses.fields(cls)
+        names = {field.name for field in fields}
+        for name in cls.__dataclass_fields__.keys() - names:
+            if isinstance(hints.get(name), dataclasses.InitVar):
+                raise TypeError(
+                    f"{cls.__qualname__}.{name} is an InitVar, which is gone once the object is made"
+                )
+        made = self._open[annotation] = RecordConverter(cls, [], lambda values: cls(**values))
+        made.fill(
+            [
+                Field(
+                    field.name,
+                    self._field(cls, field.name, hints[field.name]),
+                    field.init and field.default is _MISSING and field.default_factory is _MISSING,
+                    field.init,
+                )
+                for field in fields
+            ]
+        )
+        return made
+
+    def _struct(self, cls: Any, annotation: Any, args: tuple[Any, ...]) -> Converter:
+        hints = _hints(cls, args)
+        made = self._open[annotation] = RecordConverter(cls, [], lambda values: cls(**values))
+        fields = sys.modules["msgspec"].structs.fields(cls)
+        made.fill(
+            [
+                Field(field.name, self._field(cls, field.name, hints[field.name]), field.required)
+                for field in fields
+            ]
+        )
+        return made
+
+    def _pydantic(self, cls: Any, annotation: Any) -> Converter:
+        made = self._open[annotation] = RecordConverter(
+            cls, [], _pydantic_maker(cls), lambda value: list(value.model_extra or ())
+        )
+        made.fill(
+            [
+                Field(name, self._field(cls, name, info.annotation), info.is_required())
+                for name, info in cls.model_fields.items()
+            ]
+        )
+        return made
+
+    def _field(self, cls: type, name: str, hint: Any) -> Converter:
+        try:
+            return self.compile(hint)
+        except TypeError as error:
+            raise TypeError(f"{cls.__qualname__}.{name}: {error}") from None
 
 
-class Scalar(Converter):
-    """A type that the wire carries as it is.  ``normal`` checks the value and reduces it to what arrives."""
-
-    __slots__ = ("_normal", "_parse")
-
-    def __init__(self, *types: type, parse: Callable[[str], Any] | None = None) -> None:
-        name = "None" if types[0] is type(None) else types[0].__name__
-        super().__init__(name, types, types, passes_through=True)
-        self._normal = SCALARS[types[0]] if len(types) == 1 else _identity
-        self._parse = parse
-
-    def enc(self, value: Any, depth: int) -> Any:
-        if type(value) not in self.types:
-            raise self.expected(value)
-        return self._normal(value)
-
-    def dec(self, wire: Any, depth: int) -> Any:
-        if type(wire) in self.types:
-            return self._normal(wire)
-        if self._parse is not None and type(wire) is str:
-            # Tools that only have JSON write these types as text; here the declaration says what it means.
-            try:
-                return self._normal(self._parse(wire))
-            except (ValueError, ArithmeticError):
-                raise Mismatch(f"expected {self.name}, got text that is none: {show(wire)}") from None
-        raise self.expected(wire)
+def _pydantic_maker(cls: Any) -> Callable[[dict[str, Any]], Any]:
+    # pydantic's ValidationError is a ValueError, so a refusal becomes a misfit of the data like any other.
+    return lambda values: cls.model_validate(values, by_name=True, by_alias=False)
 
 
-def _identity(value: Any) -> Any:
-    return value
+def _is_subclass(cls: type, module: str, name: str) -> bool:
+    """Whether cls derives from ``module.name``, without importing the module: then somebody already has."""
+    base = getattr(sys.modules.get(module), name, None)
+    return isinstance(base, type) and issubclass(cls, base)
 
 
-# An int where float is declared stays an int, as in Python itself; a bool is no int and no float.
-SCALAR_CONVERTERS: dict[Any, Converter] = {
-    None: (_NONE := Scalar(type(None))),
-    type(None): _NONE,
-    bool: Scalar(bool),
-    int: Scalar(int),
-    float: Scalar(float, int),
-    str: Scalar(str),
-    bytes: Scalar(bytes),
-    Decimal: Scalar(Decimal, parse=Decimal),
-    UUID: Scalar(UUID, parse=UUID),
-    datetime: Scalar(datetime, parse=datetime.fromisoformat),
-    date: Scalar(date, parse=date.fromisoformat),
-    time: Scalar(time, parse=time.fromisoformat),
-    timedelta: Scalar(timedelta),
+def _hints(cls: Any, args: tuple[Any, ...]) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls, localns={cls.__name__: cls}, include_extras=True)
+    parameters = getattr(cls, "__parameters__", ())
+    if not args or len(args) != len(parameters):
+        return hints
+    given = dict(zip(parameters, args, strict=True))
+    return {name: _substituted(hint, given) for name, hint in hints.items()}
+
+
+def _substituted(hint: Any, given: dict[Any, Any]) -> Any:
+    if isinstance(hint, typing.TypeVar):
+        return given.get(hint, hint)
+    parameters = getattr(hint, "__parameters__", ())
+    if not parameters or isinstance(hint, type):
+        return hint
+    return hint[tuple(given.get(parameter, parameter) for parameter in parameters)]
+
+
+_WAYS_OUT: dict[str, str] = {
+    "complex": "use tuple[float, float]",
+    "bytearray": "use bytes",
+    "memoryview": "use bytes",
+    "defaultdict": "use dict",
+    "OrderedDict": "use dict",
+    "Counter": "use dict[str, int]",
+    "deque": "use list",
+    "Sequence": "use list or tuple",
+    "Iterable": "use list or tuple",
+    "Collection": "use list or tuple",
+    "MutableSequence": "use list",
+    "Mapping": "use dict",
+    "MutableMapping": "use dict",
+    "Set": "use set or frozenset",
+    "range": "use list[int]",
 }
 
 
-def deeper(depth: int) -> int:
-    if depth >= NESTING_MAX:
-        raise too_deep()
-    return depth + 1
-
-
-def convert_all(convert: Callable[[Any, int], Any], values: Any, depth: int) -> list[Any]:
-    """Each element converted; a misfit names its index."""
-    try:
-        return [convert(value, depth) for value in values]
-    except Mismatch:
-        for index, value in enumerate(values):
-            step(convert, value, depth, f"[{index}]")
-        raise
-
-
-def step(convert: Callable[[Any, int], Any], value: Any, depth: int, name: str) -> Any:
-    try:
-        return convert(value, depth)
-    except Mismatch as mismatch:
-        raise mismatch.at(name) from None
-
-
-class ListConverter(Converter):
-    __slots__ = ("_item",)
-
-    def __init__(self, item: Converter) -> None:
-        super().__init__("list", (list,), (list,), hashable=False)
-        self._item = item
-
-    def enc(self, value: Any, depth: int) -> Any:
-        if type(value) is not list:
-            raise self.expected(value)
-        return convert_all(self._item.enc, value, deeper(depth))
-
-    def dec(self, wire: Any, depth: int) -> Any:
-        if type(wire) is not list:
-            raise self.expected(wire)
-        return convert_all(self._item.dec, wire, deeper(depth))
-
-
-class SequenceConverter(Converter):
-    """``tuple[T, ...]``, and sets whose elements are hashable on the wire.
-
-    A received list is taken too: tools that only have JSON write nothing else.
-    """
-
-    __slots__ = ("_item", "_kind")
-
-    def __init__(self, kind: type, item: Converter) -> None:
-        passes = item.passes_through and kind is not set
-        super().__init__(
-            kind.__name__, (kind,), (kind, list), passes_through=passes, hashable=kind is not set
-        )
-        self._kind = kind
-        self._item = item
-
-    def enc(self, value: Any, depth: int) -> Any:
-        if type(value) is not self._kind:
-            raise self.expected(value)
-        return self._kind(convert_all(self._item.enc, value, deeper(depth)))
-
-    def dec(self, wire: Any, depth: int) -> Any:
-        if type(wire) is not self._kind and type(wire) is not list:
-            raise self.expected(wire)
-        return self._kind(convert_all(self._item.dec, wire, deeper(depth)))
-
-
-class RecordSetConverter(Converter):
-    """A set whose elements are maps on the wire: a list there, sorted by packed bytes."""
-
-    __slots__ = ("_item", "_kind")
-
-    def __init__(self, kind: type, item: Converter) -> None:
-        super().__init__(kind.__name__, (kind,), (list,), hashable=False)
-        self._kind = kind
-        self._item = item
-
-    def enc(self, value: Any, depth: int) -> Any:
-        if type(value) is not self._kind:
-            raise self.expected(value)
-        wires = convert_all(self._item.enc, value, deeper(depth))
-        return [wire for _, wire in sorted(zip(packed_each(wires), wires, strict=True), key=_first)]
-
-    def dec(self, wire: Any, depth: int) -> Any:
-        if type(wire) is not list:
-            raise self.expected(wire)
-        items = convert_all(self._item.dec, wire, deeper(depth))
-        found = self._kind(items)
-        if len(found) != len(items):
-            raise Mismatch("a set holds the same element twice")
-        return found
-
-
-def _first(pair: tuple[bytes, Any]) -> bytes:
-    return pair[0]
-
-
-class FixedTuple(Converter):
-    """``tuple[A, B]`` and NamedTuple classes (whose missing last fields take their defaults)."""
-
-    __slots__ = ("_items", "_labels", "_make", "_required")
-
-    def __init__(
-        self,
-        kind: type,
-        items: list[Converter],
-        labels: list[str],
-        required: int,
-    ) -> None:
-        passes = kind is tuple and all(item.passes_through for item in items)
-        hashable = all(item.hashable for item in items)
-        super().__init__(kind.__name__, (kind,), (tuple, list), passes_through=passes, hashable=hashable)
-        self._items = items
-        self._labels = labels
-        self._make: Callable[[list[Any]], Any] = tuple if kind is tuple else lambda parts: kind(*parts)
-        self._required = required
-
-    def enc(self, value: Any, depth: int) -> Any:
-        parts: tuple[Any, ...] = value
-        if type(value) is not self.types[0]:
-            raise self.expected(value)
-        if len(parts) != len(self._items):
-            raise self._wrong_length(parts)
-        depth = deeper(depth)
-        rows = zip(self._items, parts, self._labels, strict=True)
-        return tuple([step(item.enc, part, depth, label) for item, part, label in rows])
-
-    def dec(self, wire: Any, depth: int) -> Any:
-        if type(wire) is not tuple and type(wire) is not list:
-            raise self.expected(wire)
-        if not self._required <= len(wire) <= len(self._items):
-            raise self._wrong_length(wire)
-        depth = deeper(depth)
-        rows = zip(self._items, wire, self._labels, strict=False)
-        return self._make([step(item.dec, part, depth, label) for item, part, label in rows])
-
-    def _wrong_length(self, value: Any) -> Mismatch:
-        return Mismatch(f"expected {self.name} of {len(self._items)} elements, got {len(value)}")
-
-
-class DictConverter(Converter):
-    __slots__ = ("_key", "_value")
-
-    def __init__(self, key: Converter, value: Converter) -> None:
-        super().__init__("dict", (dict,), (dict,), hashable=False)
-        self._key = key
-        self._value = value
-
-    def enc(self, value: Any, depth: int) -> Any:
-        return self._convert(value, depth, self._key.enc, self._value.enc)
-
-    def dec(self, wire: Any, depth: int) -> Any:
-        return self._convert(wire, depth, self._key.dec, self._value.dec)
-
-    def _convert(
-        self, found: Any, depth: int, key: Callable[[Any, int], Any], value: Callable[[Any, int], Any]
-    ) -> Any:
-        if type(found) is not dict:
-            raise self.expected(found)
-        depth = deeper(depth)
-        try:
-            made = {key(k, depth): value(v, depth) for k, v in found.items()}
-        except Mismatch:
-            for k, v in found.items():
-                step(key, k, depth, f"[key {show(k)}]")
-                step(value, v, depth, f"[{show(k)}]")
-            raise
-        if len(made) != len(found):
-            raise Mismatch("two keys of the dict become the same key")
-        return made
+def unsupported(annotation: Any) -> TypeError:
+    kind = typing.get_origin(annotation) or annotation
+    name = getattr(kind, "__name__", str(kind))
+    way_out = _WAYS_OUT.get(name, "use plain values, a dataclass, or Any")
+    if isinstance(kind, type) and kind.__module__.startswith("pathlib"):
+        way_out = "use str"
+    return TypeError(f"{annotation!r} cannot travel between processes; {way_out}")

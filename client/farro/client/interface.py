@@ -14,8 +14,8 @@ from itertools import takewhile
 from types import FunctionType
 from typing import Any, TypeVar
 
-from farro.client.converters import SCALAR_CONVERTERS, Converter
-from farro.client.declared import converter
+from farro.client.conversion import SCALAR_CONVERTERS, Converter
+from farro.client.converters import converter
 from farro.client.errors import InvalidPayload
 from farro.client.identity import GrainId
 from farro.client.plain import Mismatch

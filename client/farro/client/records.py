@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from farro.client.converters import Converter, deeper, step
+from farro.client.conversion import Converter, deeper, step
 from farro.client.plain import Mismatch
 
 
