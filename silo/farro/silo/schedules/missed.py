@@ -2,8 +2,8 @@
 
 *Load never makes an occurrence missed; absence does.*  An occurrence is missed when it is overdue by more
 than the grace, fell due more than the grace after the last sign of life of its partition's owner, and before
-the present ownership began.  Anything else overdue is late, and is delivered.  Grid instants that pass while an
-occurrence of the same reminder waits or runs are *overruns*.  What the action makes of both:
+the present ownership began.  Anything else overdue is late, and is delivered.  Grid instants that pass while
+an occurrence of the same reminder waits or runs are *overruns*.  What the action makes of both:
 
 ==================  ====================================================================================
 FIRE_IMMEDIATELY    one tick for all of them, carrying count and first; then the next grid instant
