@@ -1,0 +1,257 @@
+"""One grain awake.
+
+Theory of operation.  An activation is a small state machine (``phases``) with a mailbox that exists only
+while something waits.  A message that arrives when the grain is idle starts its turn at once; otherwise it
+waits.  Writing turns exclude everything, read-only turns exclude writers.  A writing turn ends with its
+commit acknowledged; only then does the next one begin.
+
+Every bad end goes one way: when memory may differ from the store (the turn raised after changing the state,
+the commit was refused, its answer was lost) the activation is discarded and what waits in its mailbox goes to
+a fresh one, which reads the truth.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from farro.client.errors import (
+    CallCancelled,
+    CallTimeout,
+    FarroError,
+    GrainDestroyed,
+    Overloaded,
+)
+from farro.client.identity import GrainId
+from farro.silo.activations.invocation import Admission, Invocation
+from farro.silo.activations.phases import Event, Phase, after
+from farro.silo.grains.grain_class import GrainClass
+
+if TYPE_CHECKING:
+    from farro.client.reference import Caller
+    from farro.silo.activations.core import Core
+    from farro.silo.grains.grain import Grain
+    from farro.silo.grains.reminder_book import ReminderBook
+
+
+class Activation:
+    """Created by the catalog for the first message; ``resubmit`` takes what it can no longer serve."""
+
+    __slots__ = (
+        "_mailbox",
+        "_readers",
+        "_sleep_reason",
+        "_writing",
+        "baseline",
+        "core",
+        "grain",
+        "id",
+        "known",
+        "last_active",
+        "layout_stale",
+        "on_gone",
+        "partition",
+        "phase",
+        "resubmit",
+        "version",
+        "waits_for",
+    )
+
+    def __init__(
+        self,
+        core: Core,
+        known: GrainClass,
+        grain_id: GrainId,
+        partition: int,
+        resubmit: Callable[[Invocation], None],
+        on_gone: Callable[[Activation], None],
+    ) -> None:
+        self.core = core
+        self.known = known
+        self.id = grain_id
+        self.partition = partition
+        self.resubmit = resubmit
+        self.on_gone = on_gone
+        self.phase = Phase.LOADING
+        self.grain: Grain[Any] | None = None
+        self.version: int | None = None  # None: the row was not read yet (grains without state)
+        self.baseline: bytes | None = None  # the encoding of the state as the store has it
+        self.layout_stale = False  # the stored state has an older layout; the next commit writes it anew
+        self.last_active = core.loop.time()
+        self.waits_for: dict[Activation, int] = {}  # whom the running turn has called and not heard from
+        self._mailbox: deque[Invocation] | None = None
+        self._writing = False
+        self._readers = 0
+        self._sleep_reason: str | None = None
+
+    # ---- what the grain object sees (GrainRuntime)
+
+    @property
+    def caller(self) -> Caller:
+        return self.core.caller
+
+    @property
+    def book(self) -> ReminderBook:
+        return self.core.book
+
+    @property
+    def desk(self) -> Any:
+        return self.core.desk
+
+    def deactivate(self, grain: Grain[Any]) -> None:
+        del grain
+        self.put_to_sleep("the grain asked for it")
+
+    # ---- messages
+
+    @property
+    def idle(self) -> bool:
+        return not (self._writing or self._readers or self._mailbox)
+
+    @property
+    def busy(self) -> bool:
+        """Would a writing call have to wait?"""
+        return self.phase is not Phase.ACTIVE or not self.idle
+
+    def post(self, call: Invocation) -> None:
+        """Start the call's turn now, or let it wait its turn.  Refuses it when the mailbox is full."""
+        if self.phase is Phase.GONE:
+            self.resubmit(call)
+        elif self._may_begin_now(call) or self._joins_its_own_readers(call):
+            self._begin(call)
+        else:
+            self._enqueue(call)
+
+    def _may_begin_now(self, call: Invocation) -> bool:
+        return self.phase is Phase.ACTIVE and not self._mailbox and self._may_begin(call)
+
+    def _may_begin(self, call: Invocation) -> bool:
+        return not self._writing and (call.readonly or not self._readers)
+
+    def _joins_its_own_readers(self, call: Invocation) -> bool:
+        """A read-only call that comes back from one of this grain's running readers must not queue behind a
+        writer that waits for that reader."""
+        return (
+            bool(self._readers)
+            and call.readonly
+            and any(link[0] == self.id.type and link[1] == self.id.key for link in call.chain)
+        )
+
+    def _enqueue(self, call: Invocation) -> None:
+        if self._mailbox is None:
+            self._mailbox = deque()
+        if len(self._mailbox) >= self.core.options.mailbox_max and call.tick is None:
+            call.respond(
+                None,
+                Overloaded(
+                    f"{self.id} already has {len(self._mailbox)} messages waiting (mailbox_max)",
+                    retry_after=1.0,
+                ),
+            )
+            return
+        self._mailbox.append(call)
+
+    def _pump(self) -> None:
+        """Begin whatever may begin, in order."""
+        while self._mailbox and self.phase is Phase.ACTIVE:
+            if not self._may_begin(self._mailbox[0]):
+                return
+            self._begin(self._mailbox.popleft())
+        if self._mailbox is not None and not self._mailbox:
+            self._mailbox = None
+        if self._sleep_reason is not None and self.phase is Phase.ACTIVE and self.idle:
+            self._fall_asleep(self._sleep_reason)
+
+    def _begin(self, call: Invocation) -> None:
+        now = self.core.loop.time()
+        if call.cancelled:
+            call.respond(None, CallCancelled(f"{call.target} was cancelled before it began"))
+        elif call.deadline < now:
+            call.respond(
+                None,
+                CallTimeout(f"{call.target}: its deadline passed before it began", turn_ran=False),
+            )
+        elif call.tick is not None and (admission := call.tick.admit()) is not Admission.START:
+            if admission is Admission.DROP:
+                call.respond(None, None)
+        else:
+            self.last_active = now
+            if call.readonly:
+                self._readers += 1
+            else:
+                self._writing = True
+            core = self.core
+            core.tasks.start(core.turns.run(self, call), "turn", core.context.copy())
+
+    def turn_over(self, call: Invocation) -> None:
+        """The call's turn has ended, commit included; the next one may begin."""
+        if call.readonly:
+            self._readers -= 1
+        else:
+            self._writing = False
+        self.last_active = self.core.loop.time()
+        if self.phase is Phase.ACTIVE:
+            self._pump()
+
+    @property
+    def last_reader(self) -> bool:
+        return self._readers == 1
+
+    # ---- life
+
+    def activated(self) -> None:
+        self.phase = after(self.phase, Event.ACTIVATED)
+        self._pump()
+
+    def failed(self, error: FarroError) -> None:
+        """Loading or ``on_activate`` failed: everybody who waits hears it, and nothing is left."""
+        self._gone(Event.FAILED)
+        for call in self._take_mailbox():
+            call.respond(None, error)
+
+    def discard(self) -> None:
+        """Memory and store may differ: forget this activation; what waits goes to a fresh one."""
+        if self.phase is Phase.GONE:
+            return
+        self.core.counters.turns_discarded += 1
+        self._gone(Event.DISCARDED)
+        for call in self._take_mailbox():
+            self.resubmit(call)
+
+    def destroyed(self) -> None:
+        """destroy() committed: what was queued for the old incarnation does not reach the new one."""
+        self._gone(Event.DISCARDED)
+        for call in self._take_mailbox():
+            error = GrainDestroyed(
+                f"{self.id} was destroyed while {call.method} waited; call again to start anew"
+            )
+            error.retry_safe = True
+            call.respond(None, error)
+
+    def put_to_sleep(self, reason: str) -> None:
+        """Deactivate when idle: at once, or as soon as the running turns and the mailbox are done."""
+        if self.phase is not Phase.ACTIVE:
+            return
+        self._sleep_reason = reason
+        if self.idle:
+            self._fall_asleep(reason)
+
+    def _fall_asleep(self, reason: str) -> None:
+        self.phase = after(self.phase, Event.PUT_TO_SLEEP)
+        core = self.core
+        core.tasks.start(core.turns.deactivate(self, reason), "deactivate", core.context.copy())
+
+    def asleep(self) -> None:
+        """on_deactivate is over: the place is free for the next activation."""
+        self._gone(Event.DEACTIVATED)
+        for call in self._take_mailbox():
+            self.resubmit(call)
+
+    def _gone(self, event: Event) -> None:
+        self.phase = after(self.phase, event)
+        self.on_gone(self)
+
+    def _take_mailbox(self) -> deque[Invocation]:
+        waiting, self._mailbox = self._mailbox, None
+        return waiting if waiting is not None else deque()

@@ -1,0 +1,196 @@
+"""Calls between grains of one silo, and from the program that hosts it."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Awaitable
+from itertools import count
+from typing import Any
+
+from farro.client.errors import CallCycle, CallTimeout, FarroError
+from farro.client.interface import MethodSpec
+from farro.silo.activations.activation import Activation
+from farro.silo.activations.catalog import Catalog
+from farro.silo.activations.invocation import Invocation
+from farro.silo.grains.context import CURRENT, Link, Turn
+
+
+class LocalCaller:
+    """The :class:`~farro.client.reference.Caller` inside a silo.
+
+    Arguments and results are encoded and decoded as for a remote call, so that nothing mutable is shared and
+    the answer is the same as between silos; the bytes in between are left out.
+    """
+
+    def __init__(self, call_timeout_s: float) -> None:
+        self._timeout_s = call_timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._deadlines = Deadlines(self._loop)
+        self._catalog: Catalog | None = None
+
+    def connect(self, catalog: Catalog) -> None:
+        """The catalog is built after the caller that its grains use."""
+        self._catalog = catalog
+
+    def invoke(
+        self,
+        grain_type: str,
+        grain_key: str,
+        spec: MethodSpec,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        timeout: float | None,
+    ) -> Awaitable[Any]:
+        """Start a call; the awaitable gives its result or raises a :class:`FarroError`."""
+        assert self._catalog is not None
+        wire_args, wire_kwargs = spec.encode_call(args, kwargs)
+        turn = CURRENT.get()
+        deadline, chain = self._inherited(turn, spec.timeout if timeout is None else timeout)
+        future: asyncio.Future[Any] = self._loop.create_future()
+        call = Invocation(
+            grain_type,
+            grain_key,
+            spec.name,
+            wire_args,
+            wire_kwargs,
+            deadline,
+            chain,
+            lambda answer, error: _answer(future, spec, answer, error),
+            external=False,
+        )
+        if spec.oneway:
+            call.chain = ()
+            self._catalog.submit(call)
+            done: asyncio.Future[Any] = self._loop.create_future()
+            done.set_result(None)
+            return done
+        waiter = _activation_of(turn)
+        if waiter is not None and not any(link[:2] == (grain_type, grain_key) for link in chain):
+            target = self._catalog.awake(grain_type, grain_key)
+            if target is not None and target.busy and _waits_for(target, waiter):
+                raise CallCycle(
+                    f"{call.target} would wait for a grain that waits, through another call, for "
+                    f"{waiter.id}; one of two crossing calls must give way",
+                    chain=[f"{link[0]}/{link[1]}.{link[2]}" for link in chain] + [call.target],
+                )
+        self._catalog.submit(call)
+        if future.done():
+            return future
+        if waiter is not None:
+            target = self._catalog.awake(grain_type, grain_key)
+            if target is not None:
+                _wait_edge(waiter, target, future)
+        self._deadlines.add(deadline, call, future)
+        return _cancelling(future, call)
+
+    def _inherited(self, turn: Turn | None, timeout: float | None) -> tuple[float, tuple[Link, ...]]:
+        deadline = self._loop.time() + (self._timeout_s if timeout is None else timeout)
+        if turn is None or not turn.open:
+            return deadline, ()
+        return min(deadline, turn.deadline), turn.chain
+
+    def close(self) -> None:
+        self._deadlines.close()
+
+
+async def _cancelling(future: asyncio.Future[Any], call: Invocation) -> Any:
+    try:
+        return await future
+    except asyncio.CancelledError:
+        call.cancel()
+        raise
+
+
+def _answer(future: asyncio.Future[Any], spec: MethodSpec, answer: Any, error: FarroError | None) -> None:
+    if future.done():
+        return  # the caller has gone or its deadline has passed
+    if error is not None:
+        future.set_exception(error)
+        return
+    try:
+        future.set_result(spec.decode_result(answer))
+    except FarroError as mismatch:
+        future.set_exception(mismatch)
+
+
+# ---- who waits for whom
+
+
+def _activation_of(turn: Turn | None) -> Activation | None:
+    if turn is None or not turn.open or turn.readonly:
+        return None
+    runtime = getattr(turn.owner, "_farro_runtime", None)
+    return runtime if isinstance(runtime, Activation) else None
+
+
+def _wait_edge(waiter: Activation, target: Activation, future: asyncio.Future[Any]) -> None:
+    waits = waiter.waits_for
+    waits[target] = waits.get(target, 0) + 1
+
+    def over(_: object) -> None:
+        left = waits[target] - 1
+        if left:
+            waits[target] = left
+        else:
+            del waits[target]
+
+    future.add_done_callback(over)
+
+
+def _waits_for(start: Activation, goal: Activation) -> bool:
+    """Does the running turn of ``start`` wait, through however many calls, for ``goal``?"""
+    seen = {start}
+    stack = [start]
+    while stack:
+        for each in stack.pop().waits_for:
+            if each is goal:
+                return True
+            if each not in seen:
+                seen.add(each)
+                stack.append(each)
+    return False
+
+
+class Deadlines:
+    """One timer for all local calls: fails those whose deadline has passed."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._heap: list[tuple[float, int, Invocation, asyncio.Future[Any]]] = []
+        self._order = count()
+        self._timer: asyncio.TimerHandle | None = None
+        self._live = 0
+
+    def add(self, deadline: float, call: Invocation, future: asyncio.Future[Any]) -> None:
+        heapq.heappush(self._heap, (deadline, next(self._order), call, future))
+        if self._timer is None or self._timer.when() > deadline:
+            self._arm()
+        if len(self._heap) > 1024 and len(self._heap) > 2 * self._live:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Drop answered calls so that the heap stays within twice the calls that are out."""
+        self._heap = [each for each in self._heap if not each[3].done()]
+        heapq.heapify(self._heap)
+        self._live = len(self._heap)
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(self._heap[0][0], self._due) if self._heap else None
+
+    def _due(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        while self._heap and (self._heap[0][3].done() or self._heap[0][0] <= now):
+            _, _, call, future = heapq.heappop(self._heap)
+            if not future.done():
+                call.cancelled = True  # a queued call never starts
+                future.set_exception(CallTimeout(f"{call.target} did not answer before its deadline"))
+        self._arm()
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

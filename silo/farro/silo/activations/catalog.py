@@ -1,0 +1,148 @@
+"""Which grains are awake here: finds, creates and collects activations.
+
+The future activation is in the map before the first await, so two messages never make two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from farro.client.errors import (
+    CallCycle,
+    FarroError,
+    NoSuchMethod,
+    SiloStopping,
+    UnknownGrainType,
+)
+from farro.client.identity import GrainId
+from farro.silo.activations.activation import Activation
+from farro.silo.activations.core import Core
+from farro.silo.activations.failures import printable
+from farro.silo.activations.invocation import Invocation
+from farro.silo.activations.phases import Phase
+from farro.silo.grains.grain_class import RECEIVE_REMINDER, GrainClass
+
+
+class Catalog:
+    """The activations of one silo."""
+
+    def __init__(self, core: Core, classes: Iterable[GrainClass]) -> None:
+        self._core = core
+        self._classes: dict[str, GrainClass] = {}
+        self._awake: dict[tuple[str, str], Activation] = {}
+        self._refusing: str | None = None
+        for known in classes:
+            other = self._classes.setdefault(known.type_name, known)
+            if other is not known:
+                raise TypeError(
+                    f"two grain classes are named {known.type_name!r}: {other.where} and {known.where}; "
+                    "give one of them another name="
+                )
+
+    def __len__(self) -> int:
+        return len(self._awake)
+
+    def known(self, grain_type: str) -> GrainClass | None:
+        return self._classes.get(grain_type)
+
+    @property
+    def type_names(self) -> list[str]:
+        return sorted(self._classes)
+
+    def awake(self, grain_type: str, grain_key: str) -> Activation | None:
+        return self._awake.get((grain_type, grain_key))
+
+    # ---- messages
+
+    def submit(self, call: Invocation) -> None:
+        """Bring a message to its grain, waking it if need be.  Refusals answer the call at once."""
+        try:
+            activation = self._activation_for(call)
+        except FarroError as error:
+            call.respond(None, error)
+            return
+        activation.post(call)
+
+    def _activation_for(self, call: Invocation) -> Activation:
+        if self._refusing is not None and call.external:
+            raise SiloStopping(self._refusing)
+        known = self._classes.get(call.grain_type)
+        if known is None:
+            raise UnknownGrainType(
+                f"this silo serves no grain type {printable(call.grain_type)!r}; it serves: "
+                + (", ".join(self.type_names) or "none")
+            )
+        self._resolve(call, known)
+        activation = self._awake.get((call.grain_type, call.grain_key))
+        if activation is None:
+            activation = self._wake(known, call)
+        elif call.chain and activation.busy:
+            self._refuse_cycle(call)
+        return activation
+
+    def _resolve(self, call: Invocation, known: GrainClass) -> None:
+        if call.tick is not None and call.method == RECEIVE_REMINDER:
+            operation = known.receive_reminder
+        else:
+            operation = known.operations.get(call.method)
+        if operation is None or not (operation.remote or call.tick is not None):
+            raise NoSuchMethod(
+                f"{known.type_name} has no method {printable(call.method)!r} that can be called; it has: "
+                + (", ".join(sorted(known.interface.methods)) or "none")
+            )
+        call.operation = operation
+        call.readonly = operation.spec.readonly and call.tick is None
+
+    def _wake(self, known: GrainClass, call: Invocation) -> Activation:
+        core = self._core
+        grain_id = GrainId(call.grain_type, call.grain_key)
+        partition = core.ownership.partition_of(call.grain_type, call.grain_key)
+        activation = Activation(core, known, grain_id, partition, self.submit_again, self._forget)
+        self._awake[call.grain_type, call.grain_key] = activation
+        core.tasks.start(core.turns.activate(activation, call), "activate", core.context.copy())
+        return activation
+
+    def submit_again(self, call: Invocation) -> None:
+        """A message that an activation could no longer serve goes to the next one."""
+        call.external = False  # it was accepted before; a drain does not take that back
+        self.submit(call)
+
+    def _forget(self, activation: Activation) -> None:
+        key = (activation.id.type, activation.id.key)
+        if self._awake.get(key) is activation:
+            del self._awake[key]
+
+    def _refuse_cycle(self, call: Invocation) -> None:
+        """A call to a grain that is waiting for this very call can never run: say so at once."""
+        for grain_type, grain_key, _, readonly in call.chain:
+            if grain_type == call.grain_type and grain_key == call.grain_key:
+                if readonly and call.readonly:
+                    continue  # readers interleave
+                chain = [f"{link[0]}/{link[1]}.{link[2]}" for link in call.chain] + [call.target]
+                raise CallCycle(
+                    "the call comes back to a grain that waits for it: " + " -> ".join(chain), chain=chain
+                )
+
+    # ---- life
+
+    def collect(self) -> int:
+        """Put to sleep what has been idle longer than its class allows, oldest first."""
+        now = self._core.loop.time()
+        old = [
+            each
+            for each in self._awake.values()
+            if each.phase is Phase.ACTIVE and each.idle and now - each.last_active >= each.known.idle_after_s
+        ]
+        old.sort(key=lambda each: each.last_active)
+        for each in old:
+            each.put_to_sleep("idle")
+        self._core.counters.activations_collected += len(old)
+        return len(old)
+
+    def refuse(self, reason: str) -> None:
+        """From now on calls from clients are refused; what was accepted, and calls between grains, go on."""
+        self._refusing = reason
+
+    def put_all_to_sleep(self, reason: str) -> None:
+        for each in list(self._awake.values()):
+            each.put_to_sleep(reason)

@@ -1,0 +1,133 @@
+"""The one writer: every change of state and reminder rows of this silo goes through here.
+
+Natural batching: while one batch is at the store, what becomes ready queues; the next batch takes it all, up
+to a bound.  Each member gets its own verdict.  A lost answer is never repeated: the members learn that the
+outcome is unknown, and whoever asks for the grain next reads the truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from farro.client.clock import Clock
+from farro.client.errors import CommitOutcomeUnknown, FarroError, StorageUnavailable
+from farro.providers.contracts import Provider
+from farro.providers.errors import OutcomeUnknown, StoreError
+from farro.providers.rows import Commit, Outcome, Verdict
+from farro.silo.tasks import TaskOwner
+
+Listener = Callable[[Commit, Verdict], None]
+
+
+class Committer:
+    """Group commit of one silo.  ``owner`` is the silo's number in the store."""
+
+    def __init__(
+        self,
+        provider: Provider,
+        clock: Clock,
+        tasks: TaskOwner,
+        *,
+        owner: int,
+        batch_max: int,
+        batch_bytes_max: int,
+    ) -> None:
+        self._provider = provider
+        self._clock = clock
+        self._tasks = tasks
+        self._owner = owner
+        self._batch_max = batch_max
+        self._batch_bytes_max = batch_bytes_max
+        self._loop = asyncio.get_running_loop()
+        self._queue: deque[tuple[Commit, asyncio.Future[Verdict]]] = deque()
+        self._running = False
+        self._listeners: list[Listener] = []
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self.batches = 0
+        self.commits = 0
+        self.failures = 0
+        self.last_commit_at = 0
+
+    def listen(self, listener: Listener) -> None:
+        """Be told of every committed member, in commit order, before anybody waiting for it goes on."""
+        self._listeners.append(listener)
+
+    @property
+    def batches_waiting(self) -> float:
+        """How many full batches the queue holds."""
+        return len(self._queue) / self._batch_max
+
+    def commit(self, commit: Commit) -> asyncio.Future[Verdict]:
+        """Hand a commit over; from here on nothing cancels it.
+
+        The future raises :class:`StorageUnavailable` (nothing changed) or :class:`CommitOutcomeUnknown`.
+        """
+        future: asyncio.Future[Verdict] = self._loop.create_future()
+        self._queue.append((commit, future))
+        if not self._running:
+            self._running = True
+            self.idle.clear()
+            self._tasks.start(self._drain(), "commit")
+        return future
+
+    async def _drain(self) -> None:
+        try:
+            while self._queue:
+                await self._one_batch(self._next_batch())
+        finally:
+            self._running = False
+            self.idle.set()
+
+    def _next_batch(self) -> list[tuple[Commit, asyncio.Future[Verdict]]]:
+        batch: list[tuple[Commit, asyncio.Future[Verdict]]] = []
+        size = 0
+        while self._queue and len(batch) < self._batch_max:
+            size += _size(self._queue[0][0])
+            if batch and size > self._batch_bytes_max:
+                break
+            batch.append(self._queue.popleft())
+        return batch
+
+    async def _one_batch(self, batch: list[tuple[Commit, asyncio.Future[Verdict]]]) -> None:
+        now = self._clock.now()
+        try:
+            verdicts = await self._provider.commit([commit for commit, _ in batch], self._owner, now)
+        except OutcomeUnknown as error:
+            self._fail(batch, CommitOutcomeUnknown, f"the store did not answer the commit: {error}")
+            return
+        except StoreError as error:
+            self._fail(batch, StorageUnavailable, f"the store did not take the commit: {error}")
+            return
+        except BaseException as error:
+            # A cancelled wait or a fault in a provider: the rows may be there.
+            self._fail(batch, CommitOutcomeUnknown, f"the commit was interrupted: {error!r}")
+            raise
+        self.batches += 1
+        self.commits += len(batch)
+        self.last_commit_at = now
+        for (commit, future), verdict in zip(batch, verdicts, strict=True):
+            if verdict.outcome is Outcome.COMMITTED:
+                for listener in self._listeners:
+                    listener(commit, verdict)
+            if not future.done():
+                future.set_result(verdict)
+
+    def _fail(
+        self, batch: list[tuple[Commit, asyncio.Future[Verdict]]], kind: type[FarroError], text: str
+    ) -> None:
+        self.failures += 1
+        for _, future in batch:
+            if not future.done():
+                future.set_exception(kind(text))
+
+
+def _size(commit: Commit) -> int:
+    size = 256
+    if commit.grain is not None and commit.grain.state is not None:
+        size += len(commit.grain.state)
+    for event in commit.events:
+        size += len(event.payload)
+    return size

@@ -1,0 +1,56 @@
+"""What all activations of a silo share."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import Context
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from farro.client.clock import Clock
+from farro.client.codec import Codec
+from farro.silo.activations.commit import Committer
+from farro.silo.activations.loading import Loader
+from farro.silo.options import ActivationOptions
+from farro.silo.ownership import Ownership
+from farro.silo.tasks import TaskOwner
+
+if TYPE_CHECKING:
+    from farro.client.reference import Caller
+    from farro.silo.activations.turns import Turns
+    from farro.silo.grains.context import Turn
+    from farro.silo.grains.reminder_book import ReminderBook
+
+
+@dataclass(slots=True)
+class Counters:
+    """Facts counted since the silo started."""
+
+    turns: int = 0
+    turns_failed: int = 0
+    turns_discarded: int = 0
+    activations_created: int = 0
+    activations_collected: int = 0
+
+
+@dataclass(slots=True)
+class Core:
+    """Handed down to every activation; made once by the host."""
+
+    clock: Clock
+    random: Random
+    codec: Codec
+    ownership: Ownership
+    committer: Committer
+    loader: Loader
+    tasks: TaskOwner
+    options: ActivationOptions
+    caller: Caller
+    book: ReminderBook
+    turns: Turns = field(init=False)
+    desk: Any = field(init=False)  # the silo's ReminderDesk: a room above, handed through to its grain
+    running: set[Turn] = field(default_factory=set)
+    loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    context: Context = field(default_factory=Context)  # turns start from here, not from their caller's
+    counters: Counters = field(default_factory=Counters)

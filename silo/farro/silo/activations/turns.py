@@ -1,0 +1,291 @@
+"""A turn from its first line to its acknowledged commit.
+
+The one path for every end (design/turns.md):
+
+=====================================  =====================================================================
+the code returns, commit acknowledged  durable; the caller gets the result
+the code raises                        effects dropped; activation discarded if the state's bytes had changed
+the commit is refused or not taken     nothing changed; activation discarded
+the answer to the commit is lost       unknown; activation discarded; nothing is sent again
+=====================================  =====================================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from farro.client.errors import (
+    CallCancelled,
+    CommitOutcomeUnknown,
+    Conflict,
+    FarroError,
+    Fenced,
+    InvalidPayload,
+    SiloStopping,
+    StorageUnavailable,
+)
+from farro.providers.rows import Commit, GrainRow, GrainWrite, Outcome, Settle
+from farro.silo.activations.failures import failed, printable
+from farro.silo.activations.invocation import Invocation
+from farro.silo.grains.context import CURRENT, Link, Turn
+from farro.silo.grains.effects import Effects
+from farro.silo.grains.grain import Grain
+
+if TYPE_CHECKING:
+    from farro.silo.activations.activation import Activation
+    from farro.silo.activations.core import Core
+
+log = logging.getLogger("farro.turns")
+
+NOT_COMMITTED = (Fenced, Conflict, StorageUnavailable, CommitOutcomeUnknown)
+
+
+class Turns:
+    """Runs turns and hooks of activations; one object per silo, no state of its own."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    # ---- messages
+
+    async def run(self, activation: Activation, call: Invocation) -> None:
+        """The whole turn of one call or tick.  Answers the caller exactly once; raises nothing."""
+        turn = self._open(activation, call.method, call.deadline, call.chain, call.readonly)
+        answer: Any = None
+        error: FarroError | None = None
+        try:
+            answer, encoded = await self._code(activation, call, turn)
+        except FarroError as refused:
+            error = refused
+        except (Exception, asyncio.CancelledError, SystemExit) as raised:
+            error = self._what_was_raised(call, raised)
+        self._close(turn)
+        if call.tick is not None:
+            call.tick.code_ended()
+
+        if call.readonly:
+            keep = not activation.last_reader or not self._state_changed(activation, "a @readonly method")
+        elif error is not None:
+            keep = not self._state_changed(activation)
+        else:
+            error = await self._committed(activation, turn, encoded, call)
+            keep = error is None
+        self._finish(activation, call, turn, keep)
+        call.respond(answer if error is None else None, error)
+        if error is not None:
+            self._core.counters.turns_failed += 1
+
+    async def _code(self, activation: Activation, call: Invocation, turn: Turn) -> tuple[Any, bytes | None]:
+        """Run the method; the encoded result and, for a writing turn, the encoded state."""
+        assert call.operation is not None
+        spec = call.operation.spec
+        if call.tick is not None:
+            turn.tick, args, kwargs = call.tick.begin(spec)
+        else:
+            args, kwargs = spec.decode_call(call.args, call.kwargs)
+        task = asyncio.current_task()
+        if spec.cancellable and task is not None:
+            call.cancel_running = task.cancel
+        try:
+            result = await call.operation.function(activation.grain, *args, **kwargs)
+            answer = spec.encode_result(result)
+            encoded = None if call.readonly else self._encoded_state(activation)
+        except FarroError as error:
+            # The author's code let it through, or the result does not encode: its turn failed, whatever
+            # happened to the call that raised it.
+            raise failed(call.target, error, self._core.random) from None
+        finally:
+            call.cancel_running = None
+        return answer, encoded
+
+    def _what_was_raised(self, call: Invocation, raised: BaseException) -> FarroError:
+        task = asyncio.current_task()
+        if isinstance(raised, asyncio.CancelledError) and task is not None and task.cancelling():
+            if call.cancelled:
+                task.uncancel()
+                return CallCancelled(f"{call.target} was cancelled by its caller")
+            return SiloStopping(f"the silo stopped while {call.target} ran; nothing was committed")
+        return failed(call.target, raised, self._core.random)
+
+    def _finish(self, activation: Activation, call: Invocation, turn: Turn, keep: bool) -> None:
+        if not keep:
+            activation.discard()
+        elif turn.effects.destroy:
+            activation.destroyed()
+        activation.turn_over(call)
+
+    # ---- hooks
+
+    async def activate(self, activation: Activation, first: Invocation) -> None:
+        """Read the grain, make its object, run ``on_activate`` as a turn; whoever waits hears a failure."""
+        core = self._core
+        try:
+            row = await self._row(activation) if activation.known.state is not None else None
+            self._make_grain(activation, row)
+            await self._hook(activation, "on_activate", first.chain)
+        except FarroError as error:
+            activation.failed(error)
+        except (Exception, asyncio.CancelledError, SystemExit) as raised:
+            activation.failed(failed(f"{activation.id}.on_activate", raised, core.random))
+        else:
+            core.counters.activations_created += 1
+            activation.activated()
+
+    async def deactivate(self, activation: Activation, reason: str) -> None:
+        """Run ``on_deactivate`` as a last turn, bounded, and let the activation go."""
+        try:
+            async with asyncio.timeout(self._core.options.deactivate_timeout.total_seconds()):
+                await self._hook(activation, "on_deactivate", (), reason)
+        except Exception as error:
+            log.warning(
+                "on_deactivate failed grain=%s reason=%s: %s",
+                printable(str(activation.id)),
+                reason,
+                printable(f"{type(error).__name__}: {error}"),
+            )
+        finally:
+            activation.asleep()
+
+    def _make_grain(self, activation: Activation, row: GrainRow | None) -> None:
+        known, codec = activation.known, self._core.codec
+        grain: Grain[Any] = known.cls.__new__(known.cls)
+        grain._farro_id = activation.id
+        grain._farro_runtime = activation
+        if known.state is not None:
+            activation.version = 0 if row is None else row.version
+            if row is None or row.state is None:
+                grain.state = known.state.new()
+            else:
+                grain.state = known.state.decode(row.state, row.layout, codec)
+                activation.layout_stale = row.layout != known.state.layout
+            # Re-encoded, so that defaults added since do not look like a change.
+            activation.baseline = known.state.encode(grain.state, codec)
+        activation.grain = grain
+        grain.__init__()  # type: ignore[misc]
+
+    async def _hook(self, activation: Activation, name: str, chain: tuple[Link, ...], *args: Any) -> None:
+        hook = getattr(type(activation.grain), name)
+        if hook is getattr(Grain, name):
+            return
+        deadline = self._core.loop.time() + self._core.options.call_timeout.total_seconds()
+        turn = self._open(activation, name, deadline, chain, readonly=False)
+        try:
+            await hook(activation.grain, *args)
+            encoded = self._encoded_state(activation)
+        finally:
+            self._close(turn)
+        await self._commit(activation, turn, encoded, None)
+
+    # ---- pieces of a turn
+
+    def _open(
+        self, activation: Activation, method: str, deadline: float, chain: tuple[Link, ...], readonly: bool
+    ) -> Turn:
+        core = self._core
+        turn = Turn(
+            owner=activation.grain,
+            method=method,
+            deadline=deadline,
+            chain=(*chain, (activation.id.type, activation.id.key, method, readonly)),
+            readonly=readonly,
+            effects=Effects(readonly),
+            started_at=core.loop.time(),
+        )
+        CURRENT.set(turn)
+        core.running.add(turn)
+        core.counters.turns += 1
+        return turn
+
+    def _close(self, turn: Turn) -> None:
+        turn.open = False
+        self._core.running.discard(turn)
+
+    def _encoded_state(self, activation: Activation) -> bytes | None:
+        state = activation.known.state
+        if state is None:
+            return None
+        assert activation.grain is not None
+        return state.encode(activation.grain.state, self._core.codec)
+
+    def _state_changed(self, activation: Activation, culprit: str | None = None) -> bool:
+        """Do memory and store differ although nothing was committed?"""
+        try:
+            changed = self._encoded_state(activation) != activation.baseline
+        except Exception as error:
+            log.debug("the state of %s does not encode any more: %s", activation.id, error)
+            changed = True
+        if changed and culprit is not None:
+            log.error(
+                "%s changed the state of grain=%s; the change is discarded",
+                culprit,
+                printable(str(activation.id)),
+            )
+        return changed
+
+    # ---- commit
+
+    async def _committed(
+        self, activation: Activation, turn: Turn, encoded: bytes | None, call: Invocation
+    ) -> FarroError | None:
+        settle = call.tick.settle() if call.tick is not None else None
+        try:
+            await self._commit(activation, turn, encoded, settle)
+        except FarroError as error:
+            log.warning("commit failed grain=%s: %s", printable(call.target), printable(str(error)))
+            return error
+        return None
+
+    async def _commit(
+        self, activation: Activation, turn: Turn, encoded: bytes | None, settle: Settle | None
+    ) -> None:
+        """Write what the turn changed, as one fenced transaction; nothing if nothing changed.
+
+        Raises :class:`Fenced`, :class:`Conflict`, :class:`InvalidPayload` (the store refused the data),
+        :class:`StorageUnavailable`, :class:`CommitOutcomeUnknown`.
+        """
+        effects = turn.effects
+        changed = encoded is not None and encoded != activation.baseline
+        if not changed and not effects and settle is None:
+            return
+        core = self._core
+        if activation.version is None:
+            row = await self._row(activation)
+            activation.version = 0 if row is None else row.version
+        writes = encoded is not None and (changed or activation.layout_stale)
+        state = activation.known.state
+        verdict = await core.committer.commit(
+            Commit(
+                partition=activation.partition,
+                epoch=core.ownership.epoch(activation.partition),
+                grain_type=activation.id.type,
+                grain_key=activation.id.key,
+                grain=GrainWrite(
+                    expected_version=activation.version,
+                    writes_state=writes and not effects.destroy,
+                    state=encoded if writes else None,
+                    layout=1 if state is None else state.layout,
+                    destroy=effects.destroy,
+                ),
+                settle=settle,
+                reminders=tuple(effects.reminders),
+                events=tuple(effects.events),
+                outbox=tuple(effects.outbox),
+            )
+        )
+        match verdict.outcome:
+            case Outcome.COMMITTED:
+                activation.version = verdict.version
+                if writes:
+                    activation.baseline = encoded
+                    activation.layout_stale = False
+            case Outcome.FENCED:
+                raise Fenced(f"another silo owns the partition of {activation.id}; nothing changed")
+            case Outcome.CONFLICT:
+                raise Conflict(f"another commit changed {activation.id} first; nothing changed")
+            case Outcome.REJECTED:
+                raise InvalidPayload(f"the store refused the data of {activation.id}: {verdict.reason}")
+
+    async def _row(self, activation: Activation) -> GrainRow | None:
+        return await self._core.loader.load(activation.id.type, activation.id.key)

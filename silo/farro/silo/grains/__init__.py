@@ -1,0 +1,1 @@
+"""What an author writes against.  Knows no mailbox, no storage and no network."""

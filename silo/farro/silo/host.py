@@ -1,0 +1,275 @@
+"""``Silo``: builds the rooms bottom-up, stops them in reverse."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterable
+from random import Random, SystemRandom
+from types import TracebackType
+from typing import Any, TypeVar, cast
+
+from farro.client.clock import Clock, SystemClock
+from farro.client.codec import Codec
+from farro.client.identity import Key, canonical_key
+from farro.client.interface import MethodSpec, interface_of
+from farro.client.reference import reference
+from farro.providers.contracts import Provider
+from farro.providers.errors import StoreError
+from farro.providers.opening import open_provider
+from farro.silo.activations.calls import LocalCaller
+from farro.silo.activations.catalog import Catalog
+from farro.silo.activations.commit import Committer
+from farro.silo.activations.core import Core
+from farro.silo.activations.loading import Loader
+from farro.silo.activations.turns import Turns
+from farro.silo.activations.watch import TurnWatch
+from farro.silo.gateway.websocket import Gateway
+from farro.silo.grains.grain import Grain
+from farro.silo.grains.grain_class import GrainClass
+from farro.silo.grains.reminder_book import ReminderBook
+from farro.silo.options import ReminderOptions, SiloOptions
+from farro.silo.ownership import Owned, Ownership
+from farro.silo.reminders.management import ReminderDesk, ReminderManagement
+from farro.silo.reminders.service import ReminderService
+from farro.silo.tasks import TaskOwner
+
+log = logging.getLogger("farro.silo")
+
+G = TypeVar("G")
+
+RENEW_S = 10.0  # loop seconds between stored signs of life where no commit carries one
+
+
+class Silo:
+    """One silo in this process.
+
+    ``async with Silo(grains=[Shipment], store="sqlite:///farro.db", listen="127.0.0.1:11111") as silo:``
+    serves until the block ends, then drains: no new calls from clients, running turns finish (at most
+    ``options.stop_timeout``), every activation is put to sleep.  ``listen=None``: no gateway, calls come
+    from this process only.  ``store`` is a URL or a provider that is not open yet.
+    """
+
+    def __init__(
+        self,
+        grains: Iterable[type[Grain[Any]]],
+        store: str | Provider = "memory://",
+        listen: str | None = None,
+        *,
+        options: SiloOptions | None = None,
+        service_id: str = "default",
+        clock: Clock | None = None,
+        random: Random | None = None,
+    ) -> None:
+        self.options = options if options is not None else SiloOptions()
+        self.options.validate()
+        self._classes = [_declared(each) for each in (*grains, ReminderManagement)]
+        self._store = store
+        self._service_id = service_id
+        self._listen = listen
+        self._clock: Clock = clock if clock is not None else SystemClock()
+        self._random = random if random is not None else Random(SystemRandom().getrandbits(64))
+        self._stack: list[Any] = []
+        self._state = "new"
+
+    # ---- start
+
+    async def __aenter__(self) -> Silo:
+        await self.start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    async def start(self) -> None:
+        """Open the store, own its partitions, wake the reminders, open the gateway: in this order."""
+        if self._state != "new":
+            raise RuntimeError(f"this silo is {self._state}; make a new Silo to start again")
+        self._state = "starting"
+        try:
+            await self._open_store()
+            await self._build()
+            await self._open_gateway()
+        except BaseException:
+            await self._tear_down()
+            raise
+        self._state = "running"
+        log.info(
+            "silo started number=%d store=%s listen=%s grains=%s",
+            self.number,
+            self.store_url,
+            self.address or "none",
+            ",".join(self._catalog.type_names),
+        )
+
+    async def _open_store(self) -> None:
+        if isinstance(self._store, str):
+            self.provider: Provider = open_provider(self._store, service_id=self._service_id)
+        else:
+            self.provider = self._store
+        now = self._clock.now()
+        info = await self.provider.open(now)
+        self.store_url = info.url
+        self._ownership = Ownership(info.partitions)
+        row = await self.provider.join(self._listen or "local", now)
+        self.number = row.number
+        taken = await self.provider.take(self.number, range(info.partitions), now)
+        for each in taken:
+            self._ownership.take(each.partition, Owned(each.epoch, now, each.previous_alive_at))
+
+    async def _build(self) -> None:
+        options, clock = self.options.activations, self._clock
+        self._tasks = TaskOwner("silo")
+        self._turn_tasks = TaskOwner("turns")
+        self._commit_tasks = TaskOwner("commits")
+        self._committer = Committer(
+            self.provider,
+            clock,
+            self._commit_tasks,
+            owner=self.number,
+            batch_max=options.commit_batch_max,
+            batch_bytes_max=options.commit_bytes_max,
+        )
+        self._caller = LocalCaller(options.call_timeout.total_seconds())
+        self.codec = Codec(self._caller)
+        reminders = self.options.reminders or ReminderOptions()
+        book = ReminderBook(
+            clock=clock,
+            codec=self.codec,
+            reader=self.provider,
+            ownership=self._ownership,
+            minimum_period=reminders.minimum_period,
+        )
+        core = Core(
+            clock=clock,
+            random=self._random,
+            codec=self.codec,
+            ownership=self._ownership,
+            committer=self._committer,
+            loader=Loader(self.provider, self._commit_tasks),
+            tasks=self._turn_tasks,
+            options=options,
+            caller=self._caller,
+            book=book,
+        )
+        core.turns = Turns(core)
+        core.desk = ReminderDesk(self.provider)
+        self._core = core
+        self._catalog = Catalog(core, self._classes)
+        self._caller.connect(self._catalog)
+        self._tasks.repeat(self._collect, options.collect_interval.total_seconds(), "collect")
+        self._tasks.repeat(self._renew, RENEW_S, "renew")
+        watch = TurnWatch(core, options.slow_turn.total_seconds())
+        self._tasks.repeat(watch.look, options.slow_turn.total_seconds() / 2, "watch turns")
+        self.reminders: ReminderService | None = None
+        if self.options.reminders is not None:
+            self.reminders = ReminderService(
+                provider=self.provider,
+                clock=clock,
+                codec=self.codec,
+                catalog=self._catalog,
+                committer=self._committer,
+                ownership=self._ownership,
+                options=self.options.reminders,
+                random=self._random,
+                cpus=float(os.cpu_count() or 1),
+                bucket_size=self.options.reminders.base_bucket_size,
+            )
+            await self.reminders.start()
+
+    async def _open_gateway(self) -> None:
+        self._gateway: Gateway | None = None
+        if self._listen is not None:
+            self._gateway = Gateway(
+                self._listen,
+                self._catalog,
+                self.codec,
+                allow_insecure_bind=self.options.allow_insecure_bind,
+            )
+            await self._gateway.start()
+
+    # ---- use
+
+    @property
+    def address(self) -> str | None:
+        """``host:port`` that clients reach, None without a gateway."""
+        gateway = getattr(self, "_gateway", None)
+        return gateway.address if gateway is not None else None
+
+    def grain(self, cls: type[G], key: Key) -> G:
+        """A reference to a grain, called from this process."""
+        return cast(G, reference(interface_of(cls), canonical_key(key), self._caller))
+
+    async def call(self, grain_type: str, key: Key, method: str, *args: Any, **kwargs: Any) -> Any:
+        """Call a method by name, untyped."""
+        spec = MethodSpec.untyped(grain_type, method)
+        return await self._caller.invoke(grain_type, canonical_key(key), spec, args, kwargs, None)
+
+    @property
+    def active_grains(self) -> int:
+        return len(self._catalog)
+
+    # ---- stop
+
+    async def stop(self) -> None:
+        """Drain and close.  Repeatable.  Ends within ``stop_timeout`` plus the hooks' own bound."""
+        if self._state in ("stopped", "new"):
+            self._state = "stopped"
+            return
+        self._state = "stopping"
+        limit = self.options.stop_timeout.total_seconds()
+        deadline = asyncio.get_running_loop().time() + limit
+        self._catalog.refuse("this silo is stopping; call another one")
+        if self._gateway is not None:
+            await self._gateway.drain()
+        if self.reminders is not None:
+            self.reminders.stop()
+        self._catalog.put_all_to_sleep("the silo stops")
+        if not await self._turn_tasks.wait(limit):
+            log.warning(
+                "%d turns did not end within %g s (stop_timeout) and are cut off; nothing of them commits",
+                len(self._core.running),
+                limit,
+            )
+        await self._tear_down(max(0.1, deadline - asyncio.get_running_loop().time()))
+        log.info("silo stopped number=%d", self.number)
+
+    async def _tear_down(self, commit_wait_s: float = 0.1) -> None:
+        """Close whatever was opened, top-down; used by stop and by a start that failed half-way."""
+        gateway = getattr(self, "_gateway", None)
+        if gateway is not None:
+            await gateway.stop()
+        reminders = getattr(self, "reminders", None)
+        if reminders is not None:
+            await reminders.close()
+        if hasattr(self, "_core"):
+            await self._turn_tasks.stop()
+            await self._tasks.stop()
+            self._caller.close()
+            await self._commit_tasks.wait(commit_wait_s)
+            await self._commit_tasks.stop()
+        if hasattr(self, "provider"):
+            if hasattr(self, "number"):
+                try:
+                    await self.provider.leave(self.number, self._clock.now())
+                except StoreError as error:
+                    log.warning("the store did not take the good-bye of silo %d: %s", self.number, error)
+            await self.provider.close()
+        self._state = "stopped"
+
+    # ---- repeated work
+
+    async def _collect(self) -> None:
+        self._catalog.collect()
+
+    async def _renew(self) -> None:
+        await self.provider.renew(self.number, self._clock.now())
+
+
+def _declared(cls: Any) -> GrainClass:
+    if not (isinstance(cls, type) and issubclass(cls, Grain) and cls is not Grain):
+        raise TypeError(f"grains= takes subclasses of farro.silo.Grain, not {cls!r}")
+    return cls.__farro_class__

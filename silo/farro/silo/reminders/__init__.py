@@ -1,0 +1,1 @@
+"""The line from the reminder table to a tick's turn.  Entered by gateway and host."""

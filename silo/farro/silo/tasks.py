@@ -1,0 +1,80 @@
+"""The one file of the silo that starts tasks.
+
+Every task has a name and an owner that waits for it; none is garbage-collected while it runs (asyncio
+itself keeps only weak references) and none dies in silence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from contextvars import Context
+from typing import Any
+
+log = logging.getLogger("farro.tasks")
+
+Coro = Coroutine[Any, Any, None]
+
+
+class TaskOwner:
+    """Starts tasks, keeps them alive, and ends them together."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._loop = asyncio.get_running_loop()
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    def start(
+        self, coro: Coro, name: str | None = None, context: Context | None = None
+    ) -> asyncio.Task[None]:
+        """Run ``coro`` as a task.  What it raises is logged once, with its name."""
+        task = self._loop.create_task(coro, name=name or self._name, context=context)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def repeat(self, action: Callable[[], Coro], every_s: float, name: str) -> asyncio.Task[None]:
+        """Run ``action`` every ``every_s`` seconds of loop time, from the end of one run to the next start.
+
+        A run that raises is logged; the next one comes all the same.
+        """
+
+        async def forever() -> None:
+            while True:
+                await asyncio.sleep(every_s)
+                try:
+                    await action()
+                except Exception:
+                    log.exception("%s failed; it runs again in %g s", name, every_s)
+
+        return self.start(forever(), name)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        error = task.exception()
+        if error is not None:
+            log.error("task %s of %s failed", task.get_name(), self._name, exc_info=error)
+
+    async def wait(self, timeout_s: float) -> bool:
+        """Wait until no task is left; False when ``timeout_s`` passed first."""
+        deadline = self._loop.time() + timeout_s
+        while self._tasks:
+            left = deadline - self._loop.time()
+            if left <= 0:
+                return False
+            await asyncio.wait(set(self._tasks), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        return True
+
+    async def stop(self) -> None:
+        """Cancel every task and wait for the last one.  Repeatable.  Never cancels the caller itself."""
+        own = asyncio.current_task()
+        while waiting := {task for task in self._tasks if task is not own}:
+            for task in waiting:
+                task.cancel()
+            await asyncio.wait(waiting)
