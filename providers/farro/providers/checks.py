@@ -5,8 +5,9 @@ One set of rules for all stores: a turn that memory accepts must not fail on a r
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from farro.providers.rows import (
@@ -36,30 +37,60 @@ def _kinds_of(annotation: str) -> tuple[type, ...]:
     return (*kinds, type(None)) if kinds and optional == "None" else kinds
 
 
+def _pick(positions: list[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
+    """Some of the values, as a tuple whatever their number; ``itemgetter`` needs two for that."""
+    return (
+        itemgetter(*positions) if len(positions) > 1 else lambda values: tuple(values[i] for i in positions)
+    )
+
+
+class _Signature:
+    """A combination of types found good: which of the values are text and which are numbers."""
+
+    def __init__(self, types: tuple[type, ...]) -> None:
+        self.texts = _pick([at for at, kind in enumerate(types) if issubclass(kind, str)])
+        self.numbers = _pick([at for at, kind in enumerate(types) if issubclass(kind, int)])
+
+
 class _Shape:
-    """The plain fields of one row class, and the type signatures already found good."""
+    """The plain fields of one row class.  Checked in bulk, since every commit passes here; named one by one.
+    """
 
     def __init__(self, row_class: type) -> None:
         kinds = {field.name: _kinds_of(str(field.type)) for field in fields(row_class)}
         self.kinds = {name: accepted for name, accepted in kinds.items() if accepted}
-        self.good: set[tuple[type, ...]] = set()
+        # the last name twice: attrgetter answers no tuple for one name
+        self.values: Callable[[Any], tuple[Any, ...]] = attrgetter(*self.kinds, list(self.kinds)[-1])
+        self.good: dict[tuple[type, ...], _Signature] = {}
 
     def wrong(self, row: Any) -> str:
-        values = [getattr(row, name) for name in self.kinds]
-        signature = tuple(map(type, values))
-        if signature not in self.good:
-            for (name, kinds), value in zip(self.kinds.items(), values, strict=True):
-                if not isinstance(value, kinds) or (type(value) is bool and bool not in kinds):
-                    wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
-                    return f"{type(row).__name__}.{name} must be {wanted}, not {type(value).__name__}"
-            self.good.add(signature)
-        for name, value in zip(self.kinds, values, strict=True):
-            if isinstance(value, str):
-                if not is_storable(value):
-                    return f"{type(row).__name__}.{name} has a NUL or a lone surrogate: {value!r:.60}"
-            elif isinstance(value, int) and not INTEGER_MIN <= value <= INTEGER_MAX:
-                return f"{type(row).__name__}.{name} does not fit in 64 bits"
+        values = self.values(row)
+        types = tuple(map(type, values))
+        signature = self.good.get(types)
+        if signature is None:
+            if named := self._wrong_type(values):
+                return f"{type(row).__name__}.{named}"
+            signature = self.good[types] = _Signature(types)
+        numbers = signature.numbers(values)
+        if (numbers and (min(numbers) < INTEGER_MIN or max(numbers) > INTEGER_MAX)) or not is_storable(
+            "".join(signature.texts(values))
+        ):
+            return f"{type(row).__name__}.{self._wrong_value(values)}"
         return ""
+
+    def _wrong_type(self, values: tuple[Any, ...]) -> str:
+        for (name, kinds), value in zip(self.kinds.items(), values, strict=False):
+            if not isinstance(value, kinds) or (type(value) is bool and bool not in kinds):
+                wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
+                return f"{name} must be {wanted}, not {type(value).__name__}"
+        return ""
+
+    def _wrong_value(self, values: tuple[Any, ...]) -> str:
+        for name, value in zip(self.kinds, values, strict=False):
+            if isinstance(value, int) and not INTEGER_MIN <= value <= INTEGER_MAX:
+                return f"{name} does not fit in 64 bits"
+        bad = next((n, v) for n, v in zip(self.kinds, values, strict=False) if not is_storable(str(v)))
+        return f"{bad[0]} has a NUL or a lone surrogate: {bad[1]!r:.60}"
 
 
 _SHAPES: dict[type, _Shape] = {

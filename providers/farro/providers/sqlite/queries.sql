@@ -1,6 +1,8 @@
 -- Every statement on rows that the SQLite store runs.  "-- name:" opens a query, the comment lines under it describe
--- it; "-- fragment:" opens a piece of text that queries use as {fragment}.  Parameters: ?1 is always the service id
--- unless the query says otherwise.
+-- it; "-- fragment:" opens a piece of text that queries use as {fragment}.  ?1 is always the service id.
+--
+-- {rows} stands for as many rows of values as the caller has: Python lets go of its global lock at every step of a
+-- statement and may wait milliseconds for it on a busy event loop, so a batch must be few steps, not few bytes.
 
 -- fragment: reminder_columns
 -- The fields of ReminderRow, in the order of the class.
@@ -51,58 +53,70 @@ ON CONFLICT (service_id, partition) DO UPDATE SET owner = excluded.owner, epoch 
 RETURNING epoch
 
 -- name: fences
--- All partitions at once: one statement for a batch costs less than one for each of its partitions.
-SELECT partition, epoch, sequence FROM partitions WHERE service_id = ?1
+-- {partition: [epoch, sequence]} of all partitions: one value costs less than a row for each of the batch.
+SELECT json_group_object(partition, json_array(epoch, sequence)) FROM partitions WHERE service_id = ?1
 
--- name: move_sequence
-UPDATE partitions SET sequence = ?3 WHERE service_id = ?1 AND partition = ?2
+-- name: move_sequences
+WITH moved (service_id, partition, sequence) AS (VALUES {rows})
+UPDATE partitions SET sequence = moved.sequence FROM moved
+WHERE partitions.service_id = moved.service_id AND partitions.partition = moved.partition
 
 -- name: load_grain
 SELECT grain_type, grain_key, partition, version, incarnation, layout, state
 FROM grains WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3
 
--- name: insert_grain
--- No row when the grain exists: a conflict.
-INSERT INTO grains (service_id, grain_type, grain_key, partition, version, incarnation, layout, state)
-VALUES (?1, ?2, ?3, ?4, 1, ?5, ?6, ?7)
-ON CONFLICT (service_id, grain_type, grain_key) DO NOTHING
+-- name: versions
+-- {number: version} of the grains that exist, by the caller's numbers.
+WITH asked (number, service_id, grain_type, grain_key) AS (VALUES {rows})
+SELECT json_group_object(asked.number, grains.version) FROM asked CROSS JOIN grains
+WHERE grains.service_id = asked.service_id AND grains.grain_type = asked.grain_type
+    AND grains.grain_key = asked.grain_key
 
--- name: update_state
--- No row when the version (?4) is another one: a conflict.
-UPDATE grains SET version = version + 1, layout = ?5, state = ?6
-WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND version = ?4
+-- name: write_states
+-- New grains, and new states of grains; the versions were checked before.
+INSERT INTO grains (service_id, grain_type, grain_key, partition, version, incarnation, layout, state) VALUES {rows}
+ON CONFLICT (service_id, grain_type, grain_key)
+DO UPDATE SET version = version + 1, layout = excluded.layout, state = excluded.state
 
--- name: touch_grain
-UPDATE grains SET version = version + 1
-WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND version = ?4
+-- name: touch_grains
+WITH touched (service_id, grain_type, grain_key) AS (VALUES {rows})
+UPDATE grains SET version = version + 1 FROM touched
+WHERE grains.service_id = touched.service_id AND grains.grain_type = touched.grain_type
+    AND grains.grain_key = touched.grain_key
 
 -- name: destroy_grain
-UPDATE grains SET version = version + 1, incarnation = incarnation + 1, layout = ?5, state = NULL
-WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND version = ?4
+UPDATE grains SET version = version + 1, incarnation = incarnation + 1, layout = ?4, state = NULL
+WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3
 
 -- name: delete_reminders_of
 DELETE FROM reminders WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3
 
--- name: settle_to
--- ?5, ?6: the registration and occurrence to consume; from ?7 on the progress.
-UPDATE reminders SET ({progress_columns}) = (?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)
-WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND name = ?4 AND registration = ?5 AND occurrence = ?6
+-- name: settled
+-- The numbers of those whose registration and occurrence are the stored ones.
+WITH asked (number, service_id, grain_type, grain_key, name, registration, occurrence) AS (VALUES {rows})
+SELECT json_group_array(asked.number) FROM asked CROSS JOIN reminders AS r
+WHERE r.service_id = asked.service_id AND r.grain_type = asked.grain_type AND r.grain_key = asked.grain_key
+    AND r.name = asked.name AND r.registration = asked.registration AND r.occurrence = asked.occurrence
 
--- name: settle_last
-DELETE FROM reminders
-WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND name = ?4 AND registration = ?5 AND occurrence = ?6
+-- name: move_reminders
+-- The new progress of reminders whose settle was found to match.
+WITH moved (service_id, grain_type, grain_key, name, {progress_columns}) AS (VALUES {rows})
+UPDATE reminders SET ({progress_columns}) = (
+    moved.next_due_at, moved.wake_at, moved.last_fire_at, moved.occurrence, moved.times_left, moved.attempts,
+    moved.missed_count, moved.first_missed_at, moved.catch_up_left, moved.status, moved.note)
+FROM moved
+WHERE reminders.service_id = moved.service_id AND reminders.grain_type = moved.grain_type
+    AND reminders.grain_key = moved.grain_key AND reminders.name = moved.name
 
--- name: put_reminder
-INSERT OR REPLACE INTO reminders (service_id, {reminder_columns})
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+-- name: put_reminders
+INSERT OR REPLACE INTO reminders (service_id, {reminder_columns}) VALUES {rows}
 
 -- name: put_reminder_if_missing
-INSERT INTO reminders (service_id, {reminder_columns})
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+INSERT INTO reminders (service_id, {reminder_columns}) VALUES {rows}
 ON CONFLICT (service_id, grain_type, grain_key, name) DO NOTHING
 
--- name: delete_reminder
-DELETE FROM reminders WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND name = ?4
+-- name: delete_reminders
+DELETE FROM reminders WHERE (service_id, grain_type, grain_key, name) IN (VALUES {rows})
 
 -- name: delete_operation
 DELETE FROM reminders WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND operation = ?4
@@ -117,13 +131,13 @@ UPDATE reminders SET priority = coalesce(?5, priority), action = coalesce(?6, ac
     ({progress_columns}) = (?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)
 WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND name = ?4
 
--- name: add_event
-INSERT INTO events (service_id, partition, sequence, stream, payload, at) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+-- name: add_events
+INSERT INTO events (service_id, partition, sequence, stream, payload, at) VALUES {rows}
 
--- name: add_message
+-- name: add_messages
 INSERT INTO outbox (
     service_id, partition, sequence, sender_type, sender_key, target_type, target_key, method, args, at
-) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10)
+) VALUES {rows}
 
 -- name: reminder
 SELECT {reminder_columns} FROM reminders
