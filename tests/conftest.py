@@ -10,11 +10,15 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
+from typing import TYPE_CHECKING
+
 import hypothesis
 import pytest
 
-from farro.silo.testing.virtual_time import VirtualClock, VirtualLoop
 from tests.support import servers
+
+if TYPE_CHECKING:
+    from farro.silo.testing.virtual_time import VirtualClock
 
 hypothesis.settings.register_profile("default", deadline=None)
 # fixed examples: a red CI is a fact about the commit, not about the dice of the day
@@ -32,13 +36,19 @@ def pytest_asyncio_loop_factories(
     config: pytest.Config, item: pytest.Item
 ) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
     """The marker or the fixture ``virtual`` puts a test and its async fixtures on virtual time."""
-    wanted = item.get_closest_marker("virtual") or "virtual" in getattr(item, "fixturenames", ())
-    return {"virtual": VirtualLoop} if wanted else {"real": asyncio.new_event_loop}
+    if not item.get_closest_marker("virtual") and "virtual" not in getattr(item, "fixturenames", ()):
+        return {"real": asyncio.new_event_loop}
+    # imported here, so that tests of the lower rooms need no silo
+    from farro.silo.testing.virtual_time import VirtualLoop
+
+    return {"virtual": VirtualLoop}
 
 
 @pytest.fixture
 async def virtual() -> VirtualClock:
     """The clock of the virtual loop that this test runs on."""
+    from farro.silo.testing.virtual_time import VirtualLoop
+
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop), "the fixture 'virtual' needs the test's own, function-scoped loop"
     return loop.clock
