@@ -1,0 +1,326 @@
+"""One WebSocket to one silo: coalesced writes, pending replies, deadlines, room.
+
+Theory of operation.  ``send_call`` packs at once, so that a value that does not fit fails in the call that
+brought it.  The packed messages of one loop tick go out together: the first of them wakes the writer task,
+the only one that writes.  The reader task resolves futures by id.  One timer serves all deadlines: a heap
+from which answered calls drop out lazily.  The call's future is all that is kept of it.
+
+When the connection ends, for whatever reason, everything that waits on it fails at once: calls that were
+never handed to the socket with ``turn_ran=False``, the others with ``turn_ran=None``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+
+from farro.client.codec import Codec
+from farro.client.errors import (
+    CallTimeout,
+    FarroError,
+    InvalidPayload,
+    Overloaded,
+    ProtocolError,
+    SiloUnavailable,
+)
+from farro.client.protocol import (
+    CALL,
+    CANCEL,
+    ERROR,
+    GOAWAY,
+    REPLY,
+    error_of,
+    frames,
+    goaway_reason,
+    messages_of,
+    packed_message,
+    reply_id,
+)
+
+log = logging.getLogger("farro.client")
+
+OUTGOING_BYTES_MAX = 16 << 20
+WAITING_CALLS_MAX = 100_000
+_HEAP_SLACK = 1_024
+_FLUSH_ON_CLOSE_S = 1.0
+
+
+class Connection:
+    """A connection after its handshake.  :meth:`run` lives as long as it does."""
+
+    def __init__(
+        self,
+        address: str,
+        socket: aiohttp.ClientWebSocketResponse,
+        codec: Codec,
+        *,
+        calls_max: int,
+        on_goaway: Callable[[Connection, str], None],
+    ) -> None:
+        self.address = address
+        self.draining = False
+        self.late_replies = 0
+        self._socket = socket
+        self._codec = codec
+        self._calls_max = calls_max
+        self._on_goaway = on_goaway
+        self._loop = asyncio.get_running_loop()
+        self._pending: dict[int, asyncio.Future[Any]] = {}
+        self._last_id = 0
+        self._sent_through = 0
+        self._outgoing: list[bytes] = []
+        self._outgoing_bytes = 0
+        self._wake: asyncio.Future[None] | None = None
+        self._flushed: asyncio.Future[None] | None = None
+        self._heap: list[tuple[float, int]] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._room: deque[asyncio.Future[None]] = deque()
+        self._broken: str | None = None
+
+    # ---- calls
+
+    @property
+    def pending(self) -> int:
+        """Calls that wait for an answer."""
+        return len(self._pending)
+
+    @property
+    def usable(self) -> bool:
+        return self._broken is None and not self.draining
+
+    @property
+    def full(self) -> bool:
+        """No call may be sent now; wait in :meth:`wait_for_room`."""
+        return (
+            len(self._pending) >= self._calls_max
+            or self._outgoing_bytes > OUTGOING_BYTES_MAX
+            or bool(self._room)
+        )
+
+    async def wait_for_room(self) -> None:
+        """Until one more call may be sent, first come first served, or the connection is no longer usable."""
+        if len(self._room) >= WAITING_CALLS_MAX:
+            raise Overloaded(f"{WAITING_CALLS_MAX:,} calls already wait to be sent to {self.address}")
+        place = self._loop.create_future()
+        self._room.append(place)
+        try:
+            await place
+        except asyncio.CancelledError:
+            if place.done() and not place.cancelled():
+                self._make_room()
+            raise
+        finally:
+            if place in self._room:
+                self._room.remove(place)
+
+    def send_call(
+        self,
+        grain_type: str,
+        key: str,
+        method: str,
+        args: list[Any],
+        kwargs: dict[str, Any] | None,
+        timeout_s: float,
+        *,
+        oneway: bool,
+    ) -> tuple[int, asyncio.Future[Any] | None]:
+        """Queue a call for this loop tick's frame.
+
+        Returns its id and the future of its wire result; for ``oneway`` there is none.  The future fails with
+        the silo's error, with :class:`CallTimeout`, or with :class:`SiloUnavailable`.
+        """
+        call_id = 0 if oneway else self._last_id + 1
+        timeout_ms = max(1, round(timeout_s * 1000))
+        message = [CALL, call_id, grain_type, key, method, args, kwargs, timeout_ms, None]
+        self._queue(packed_message(self._codec, message, f"the call of {grain_type}.{method}"))
+        if oneway:
+            return 0, None
+        self._last_id = call_id
+        future: asyncio.Future[Any] = self._loop.create_future()
+        self._pending[call_id] = future
+        deadline = self._loop.time() + timeout_s
+        heapq.heappush(self._heap, (deadline, call_id))
+        if self._timer is None or deadline < self._timer.when():
+            self._arm()
+        elif len(self._heap) > 2 * len(self._pending) + _HEAP_SLACK:
+            self._heap = [entry for entry in self._heap if entry[1] in self._pending]
+            heapq.heapify(self._heap)
+        return call_id, future
+
+    def cancel_call(self, call_id: int) -> None:
+        """Tell the silo that nobody waits for this call any more."""
+        if self._pending.pop(call_id, None) is not None and self._broken is None:
+            self._queue(packed_message(self._codec, [CANCEL, call_id], "cancel"))
+            self._make_room()
+
+    # ---- life
+
+    async def run(self) -> str:
+        """Read and write until the connection ends; returns why.  Nothing is pending afterwards."""
+        writer = self._loop.create_task(self._write(), name=f"farro writer {self.address}")
+        reason = "the client was closed"
+        try:
+            reason = await self._read()
+        finally:
+            writer.cancel()
+            self._fail_all(reason)
+            await asyncio.wait({writer})
+            await self._socket.close()
+        return reason
+
+    async def finish_writing(self) -> None:
+        """Wait, for a second at most, until what was queued has been handed to the socket."""
+        if self._outgoing and self._broken is None:
+            self._flushed = self._loop.create_future()
+            await asyncio.wait({self._flushed}, timeout=_FLUSH_ON_CLOSE_S)
+
+    async def _read(self) -> str:
+        receive = self._socket.receive
+        while True:
+            message = await receive()
+            if message.type is aiohttp.WSMsgType.BINARY:
+                try:
+                    self._take(message.data)
+                except (ProtocolError, InvalidPayload) as error:
+                    log.warning("%s broke the protocol: %s", self.address, error)
+                    await self._socket.close(code=aiohttp.WSCloseCode.PROTOCOL_ERROR)
+                    return f"{self.address} broke the protocol: {error}"
+            elif message.type is aiohttp.WSMsgType.ERROR:
+                return f"the connection to {self.address} was lost: {message.data}"
+            elif message.type is aiohttp.WSMsgType.TEXT:
+                await self._socket.close(code=aiohttp.WSCloseCode.UNSUPPORTED_DATA)
+                return f"{self.address} sent text; is it a farro silo?"
+            else:
+                code = self._socket.close_code
+                extra = f": {message.extra}" if message.extra else ""
+                return f"{self.address} closed the connection (code {code}{extra})"
+
+    def _take(self, frame: bytes) -> None:
+        pending = self._pending
+        for message in messages_of(self._codec, frame):
+            kind = message[0]
+            if kind in (REPLY, ERROR):
+                call_id = reply_id(message)
+                error = error_of(message) if kind == ERROR else None
+                future = pending.pop(call_id, None)
+                if future is None or future.done():
+                    self._late(call_id)
+                elif error is None:
+                    future.set_result(message[2])
+                else:
+                    future.set_exception(error)
+            elif kind == GOAWAY:
+                self.drain(goaway_reason(message))
+            else:
+                raise ProtocolError(f"a silo does not send messages of kind {kind}")
+        if self._room:
+            self._make_room()
+
+    def _late(self, call_id: int) -> None:
+        if not 0 < call_id <= self._last_id:
+            raise ProtocolError(f"an answer to call {call_id}, which was never made")
+        self.late_replies += 1
+
+    def _fail_all(self, reason: str) -> None:
+        """Everything that waits fails now; there is nobody left who could answer."""
+        self._broken = reason
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        pending, self._pending = self._pending, {}
+        for call_id, future in pending.items():
+            if not future.done():
+                turn_ran = None if call_id <= self._sent_through else False
+                future.set_exception(SiloUnavailable(reason, turn_ran=turn_ran))
+        self._heap.clear()
+        self._outgoing.clear()
+        self._outgoing_bytes = 0
+        self._free_all()
+
+    def drain(self, reason: str) -> None:
+        """The silo takes no more calls: those that are out go on, those that wait for room look elsewhere."""
+        if not self.draining:
+            self.draining = True
+            self._free_all()
+            self._on_goaway(self, reason)
+
+    def _free_all(self) -> None:
+        while self._room:
+            place = self._room.popleft()
+            if not place.done():
+                place.set_result(None)
+
+    def _make_room(self) -> None:
+        free = self._calls_max - len(self._pending)
+        while self._room and free > 0 and self._outgoing_bytes <= OUTGOING_BYTES_MAX:
+            place = self._room.popleft()
+            if not place.done():
+                place.set_result(None)
+                free -= 1
+
+    # ---- writing
+
+    def _queue(self, packed: bytes) -> None:
+        self._outgoing.append(packed)
+        self._outgoing_bytes += len(packed)
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    async def _write(self) -> None:
+        while True:
+            if not self._outgoing:
+                if self._flushed is not None and not self._flushed.done():
+                    self._flushed.set_result(None)
+                self._wake = self._loop.create_future()
+                await self._wake
+            batch, self._outgoing = self._outgoing, []
+            self._outgoing_bytes = 0
+            self._sent_through = self._last_id
+            try:
+                for frame in frames(batch):
+                    await self._socket.send_bytes(frame)
+            except (OSError, aiohttp.ClientError) as error:
+                # The reader learns of the loss by itself and says so to all who wait.
+                log.debug("writing to %s failed: %s", self.address, error)
+                return
+            if self._room:
+                self._make_room()
+
+    # ---- deadlines
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        heap, pending = self._heap, self._pending
+        while heap and heap[0][1] not in pending:
+            heapq.heappop(heap)
+        if heap:
+            self._timer = self._loop.call_at(heap[0][0], self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        now = self._loop.time()
+        heap = self._heap
+        while heap and heap[0][0] <= now:
+            _, call_id = heapq.heappop(heap)
+            future = self._pending.pop(call_id, None)
+            if future is not None and not future.done():
+                turn_ran = None if call_id <= self._sent_through else False
+                future.set_exception(_timed_out(self.address, turn_ran))
+        self._arm()
+        self._make_room()
+
+
+def _timed_out(address: str, turn_ran: bool | None) -> FarroError:
+    if turn_ran is None:
+        return CallTimeout(
+            f"no answer from {address} before the deadline; the turn may have run or still run"
+        )
+    return CallTimeout(f"the call could not be sent to {address} before its deadline", turn_ran=False)

@@ -1,0 +1,198 @@
+"""The messages of the wire, version 1: making them and checking them.  No I/O here.
+
+A connection is one WebSocket at ``/farro/v1``.  Every binary frame is one msgpack array of messages, at most
+1 MiB; a message is an array whose first element is its kind.  The client says *hello*, the silo *welcome*;
+then calls go one way and answers the other, in any order, as many to a frame as there were at hand.
+
+===========  ======================================================================  ==========
+message      elements after the kind                                                 sent by
+===========  ======================================================================  ==========
+1 hello      lowest version, highest version, info map                               client
+2 welcome    version, info map (``calls_max``: calls in flight on a connection)      silo
+3 call       id, type, key, method, args, kwargs|nil, timeout ms, chain|nil          client
+4 reply      id, result                                                              silo
+5 error      id, code, text, details map                                             silo
+6 cancel     id                                                                      client
+7 goaway     reason                                                                  silo
+===========  ======================================================================  ==========
+
+A call with id 0 gets no answer.  Other ids are positive and not used again on their connection while their
+call is out.  ``chain`` lists the calls that wait for this one, first caller first, each
+``[type, key, method, readonly]``.  After goaway a silo takes no new calls; those it has are answered.
+
+What breaks these rules is a :class:`ProtocolError`, and the connection is closed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from farro.client.codec import Codec, array_header
+from farro.client.errors import FarroError, InvalidPayload, ProtocolError, from_wire, to_wire
+
+PATH = "/farro/v1"
+VERSION_MIN = VERSION_MAX = 1
+
+FRAME_BYTES_MAX = 1 << 20
+MESSAGE_BYTES_MAX = FRAME_BYTES_MAX - 5  # the longest array header
+FRAME_BYTES_TARGET = 256 * 1024  # frames are cut here so that a long batch is worked on while it arrives
+TIMEOUT_MS_MAX = 7 * 86_400_000
+CHAIN_LINKS_MAX = 256
+ID_MAX = (1 << 63) - 1
+_NAME_CHARACTERS_MAX = 512
+
+HELLO, WELCOME, CALL, REPLY, ERROR, CANCEL, GOAWAY = range(1, 8)
+
+Message = list[Any]
+
+
+# ---- making
+
+
+def hello(info: dict[str, Any]) -> Message:
+    return [HELLO, VERSION_MIN, VERSION_MAX, info]
+
+
+def welcome(version: int, info: dict[str, Any]) -> Message:
+    return [WELCOME, version, info]
+
+
+def error_message(call_id: int, error: FarroError) -> Message:
+    return [ERROR, call_id, *to_wire(error)]
+
+
+def frames(packed: list[bytes]) -> list[bytes]:
+    """Packed messages as frames, in order: each as full as the target allows, none above the limit."""
+    made: list[bytes] = []
+    batch: list[bytes] = []
+    size = 0
+    for message in packed:
+        if batch and size + len(message) > FRAME_BYTES_TARGET:
+            made.append(array_header(len(batch)) + b"".join(batch))
+            batch, size = [], 0
+        batch.append(message)
+        size += len(message)
+    if batch:
+        made.append(array_header(len(batch)) + b"".join(batch))
+    return made
+
+
+# ---- checking
+
+
+def messages_of(codec: Codec, frame: bytes) -> list[Message]:
+    """The messages of a frame: each a list that begins with a kind; their fields are not checked yet.
+
+    Raises :class:`InvalidPayload` if the bytes are no payload, :class:`ProtocolError` if it is no batch.
+    """
+    batch = codec.unpack_wire(frame, "frame")
+    if type(batch) is not list or not batch:
+        raise ProtocolError("a frame must be a non-empty array of messages")
+    for message in batch:
+        if type(message) is not list or not message or type(message[0]) is not int:
+            raise ProtocolError("a message must be an array that begins with its kind")
+    return batch
+
+
+def check_call(message: Message) -> None:
+    """Every field of a call but the values of its arguments."""
+    if len(message) != 9:
+        raise ProtocolError(f"a call has 9 elements, not {len(message)}")
+    _, call_id, grain_type, key, method, args, kwargs, timeout_ms, chain = message
+    if type(call_id) is not int or not 0 <= call_id <= ID_MAX:
+        raise ProtocolError("the id of a call must be an int from 0 to 2**63 - 1")
+    if not (type(grain_type) is type(key) is type(method) is str):
+        raise ProtocolError("type, key and method of a call must be text")
+    if type(args) is not list or (kwargs is not None and type(kwargs) is not dict):
+        raise ProtocolError("the arguments of a call must be an array, and a map or nil")
+    if type(timeout_ms) is not int or not 1 <= timeout_ms <= TIMEOUT_MS_MAX:
+        raise ProtocolError(f"the timeout of a call must be an int from 1 to {TIMEOUT_MS_MAX} ms")
+    if chain is not None:
+        _check_chain(chain)
+
+
+def _check_chain(chain: Any) -> None:
+    if type(chain) is not list or len(chain) > CHAIN_LINKS_MAX:
+        raise ProtocolError(f"the chain of a call must be an array of at most {CHAIN_LINKS_MAX} links")
+    for link in chain:
+        if type(link) is not list or [type(part) for part in link] != [str, str, str, bool]:
+            raise ProtocolError("a link of the chain must be [type, key, method, readonly]")
+
+
+def bad_target(grain_type: str, key: str, method: str) -> str | None:
+    """Why such a call cannot be for any grain, or None.  The silo answers it; the connection stays open."""
+    for what, text in (("grain type", grain_type), ("grain key", key), ("method", method)):
+        if not text:
+            return f"{what} must not be empty"
+        if len(text) > _NAME_CHARACTERS_MAX:
+            return f"{what} has {len(text)} characters; at most {_NAME_CHARACTERS_MAX} are allowed"
+    return None
+
+
+def check_cancel(message: Message) -> int:
+    if len(message) != 2 or type(message[1]) is not int:
+        raise ProtocolError("a cancel must be [6, id]")
+    return int(message[1])
+
+
+def check_hello(message: Message) -> int:
+    """The highest version that both sides speak."""
+    if len(message) != 4 or message[0] != HELLO:
+        raise ProtocolError("the first message must be hello: [1, lowest version, highest version, info]")
+    _, low, high, info = message
+    if type(low) is not int or type(high) is not int or not 1 <= low <= high or type(info) is not dict:
+        raise ProtocolError("hello must be [1, lowest version, highest version, info]")
+    if low > VERSION_MAX or high < VERSION_MIN:
+        raise ProtocolError(
+            f"the client speaks versions {low} to {high} of the protocol, "
+            f"this silo {VERSION_MIN} to {VERSION_MAX}; upgrade the older one"
+        )
+    return min(high, VERSION_MAX)
+
+
+def check_welcome(message: Message) -> dict[str, Any]:
+    """The info map of the welcome."""
+    if len(message) != 3 or message[0] != WELCOME:
+        raise ProtocolError("the silo did not begin with welcome")
+    _, version, info = message
+    if type(version) is not int or type(info) is not dict or not VERSION_MIN <= version <= VERSION_MAX:
+        raise ProtocolError("the silo chose a protocol version that this client does not speak")
+    calls_max = info.get("calls_max")
+    if type(calls_max) is not int or calls_max < 1:
+        raise ProtocolError("the welcome must say calls_max, an int above 0")
+    return info
+
+
+def reply_id(message: Message) -> int:
+    """The id that a reply or an error answers, its shape checked."""
+    kind = message[0]
+    if len(message) != (3 if kind == REPLY else 5) or type(message[1]) is not int:
+        raise ProtocolError("a reply must be [4, id, result], an error [5, id, code, text, details]")
+    return int(message[1])
+
+
+def error_of(message: Message) -> FarroError:
+    """The error that an error message carries."""
+    _, _, code, text, details = message
+    if type(code) is not str or type(text) is not str or type(details) is not dict:
+        raise ProtocolError("an error must be [5, id, code, text, details]")
+    if not all(type(name) is str for name in details):
+        raise ProtocolError("the details of an error must have text as keys")
+    return from_wire(code, text, details)
+
+
+def goaway_reason(message: Message) -> str:
+    if len(message) != 2 or type(message[1]) is not str:
+        raise ProtocolError("a goaway must be [7, reason]")
+    return str(message[1])
+
+
+def packed_message(codec: Codec, message: Message, what: str) -> bytes:
+    """One message as bytes; :class:`InvalidPayload` if it does not fit into a frame."""
+    packed = codec.pack_wire(message, what)
+    if len(packed) > MESSAGE_BYTES_MAX:
+        raise InvalidPayload(
+            f"{what} takes {len(packed):,} bytes packed; at most {MESSAGE_BYTES_MAX:,} fit into a frame. "
+            "Send it in parts, or send a pointer to where it is stored"
+        )
+    return packed

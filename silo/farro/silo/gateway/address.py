@@ -1,0 +1,85 @@
+"""Where a gateway listens, and who may knock: pure rules about hosts and origins."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+
+from farro.client.errors import FarroError
+
+
+class CannotListen(FarroError, OSError):
+    """The gateway's address cannot be used: taken, not of this machine, or not allowed."""
+
+    code = "cannot_listen"
+
+
+@dataclass(frozen=True, slots=True)
+class ListenAddress:
+    """``HOST:PORT`` taken apart.  Port 0 lets the system choose."""
+
+    host: str
+    port: int
+
+    @classmethod
+    def parse(cls, text: str) -> ListenAddress:
+        """Raises ``ValueError`` for what is not ``HOST:PORT``; an IPv6 host stands in brackets."""
+        host, colon, port = text.rpartition(":")
+        bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+        if (
+            not colon
+            or not bare
+            or (":" in bare) != (bare != host)
+            or not (port.isascii() and port.isdigit())
+        ):
+            raise ValueError(
+                f"{text!r} is not an address to listen on; write HOST:PORT, such as 127.0.0.1:11111"
+            )
+        if int(port) > 65_535:
+            raise ValueError(f"the port of {text!r} must be at most 65535")
+        return cls(bare, int(port))
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.host == "localhost" or _is_loopback(self.host)
+
+    def check_allowed(self, allow_insecure_bind: bool) -> None:
+        """Raises :class:`CannotListen` for an address that others can reach, unless that was asked for."""
+        if not self.is_loopback and not allow_insecure_bind:
+            raise CannotListen(
+                f"{self} can be reached from other machines, and TLS and authentication are not in this "
+                "version: anybody there could call every grain. Listen on 127.0.0.1, or accept that with "
+                "allow_insecure_bind=True (--allow-insecure-bind)"
+            )
+
+
+def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def _is_loopback(text: str) -> bool:
+    address = _ip(text)
+    return address is not None and address.is_loopback
+
+
+def host_allowed(header: str, listen: ListenAddress, allowed: tuple[str, ...]) -> bool:
+    """Whether a Host header names this gateway.
+
+    A web page can point a name of its own at 127.0.0.1, so on loopback only loopback's own names count.  It
+    cannot do so with an address, so beyond loopback any IP address will do.
+    """
+    host = header.strip()
+    if host.startswith("["):
+        host = host[1 : host.find("]")]
+    elif host.count(":") == 1:
+        host = host.partition(":")[0]
+    host = host.lower()
+    if host in ("localhost", listen.host.lower()) or host in allowed or _is_loopback(host):
+        return True
+    return not listen.is_loopback and _ip(host) is not None

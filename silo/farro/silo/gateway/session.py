@@ -1,0 +1,301 @@
+"""One client's connection, seen from the silo: calls in, answers out.
+
+Theory of operation.  The handler coroutine reads; every call of a frame is given to the target at once,
+without a task, and its ``respond`` packs the answer and wakes the writer, so that all answers of one loop
+tick share a frame.  A client that does not read its answers is not read from.  When the client is gone, the
+calls it made go on: nobody listens to the answers, nothing is cancelled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from functools import partial
+from typing import Any, Protocol
+
+from aiohttp import ClientError, WSCloseCode, WSMsgType, web
+
+from farro.client.codec import Codec
+from farro.client.errors import (
+    FarroError,
+    InvalidGrainId,
+    InvalidPayload,
+    Overloaded,
+    ProtocolError,
+    SiloStopping,
+)
+from farro.client.protocol import (
+    CALL,
+    CANCEL,
+    GOAWAY,
+    REPLY,
+    Message,
+    bad_target,
+    check_call,
+    check_cancel,
+    check_hello,
+    error_message,
+    frames,
+    messages_of,
+    packed_message,
+    welcome,
+)
+from farro.silo.activations.invocation import Invocation
+from farro.silo.gateway.limits import GatewayOptions
+
+log = logging.getLogger("farro.gateway")
+
+_ERROR_CHARACTERS_MAX = 16_384
+_FLUSH_S = 1.0
+
+
+class CallTarget(Protocol):
+    """The silo's core, as the gateway sees it."""
+
+    def submit(self, call: Invocation) -> None:
+        """Take a call.  Its ``respond`` is called exactly once, possibly before this returns."""
+
+
+class Session:
+    """See the head of the file."""
+
+    def __init__(
+        self,
+        socket: web.WebSocketResponse,
+        peer: str,
+        target: CallTarget,
+        codec: Codec,
+        options: GatewayOptions,
+        greeting: dict[str, Any],
+    ) -> None:
+        self.peer = peer
+        self._socket = socket
+        self._target = target
+        self._codec = codec
+        self._options = options
+        self._greeting = greeting
+        self._loop = asyncio.get_running_loop()
+        self._in_flight: dict[int, tuple[Invocation, int]] = {}
+        self._in_flight_bytes = 0
+        self._oneway_id = 0
+        self._outgoing: list[bytes] = []
+        self._outgoing_bytes = 0
+        self._wake: asyncio.Future[None] | None = None
+        self._drained: asyncio.Future[None] | None = None
+        self._quiet: asyncio.Future[None] | None = None
+        self._greeted = False
+        self._stopping = False
+        self._gone = False
+
+    # ---- life
+
+    async def read(self) -> None:
+        """Serve the client until it goes, breaks the rules, or is told to go."""
+        try:
+            await self._greet()
+            while True:
+                message = await self._socket.receive()
+                if message.type is WSMsgType.BINARY:
+                    self._take(message.data)
+                    if self._outgoing_bytes > self._options.outgoing_bytes_max:
+                        await self._wait_until_drained()
+                elif message.type is WSMsgType.TEXT:
+                    await self._refuse(
+                        WSCloseCode.UNSUPPORTED_DATA, "text frames are not part of the protocol"
+                    )
+                    return
+                else:
+                    self._say_why_it_ended(message)
+                    return
+        except ProtocolError as error:
+            await self._refuse(WSCloseCode.PROTOCOL_ERROR, str(error))
+        except InvalidPayload as error:
+            await self._refuse(WSCloseCode.INVALID_TEXT, str(error))
+        finally:
+            self._gone = True
+            self._release(self._wake, self._drained, self._quiet)
+
+    async def write(self) -> None:
+        """Send what is queued, all that is there at a time, until the client is gone."""
+        while not self._gone:
+            if not self._outgoing:
+                self._settle()
+                self._wake = self._loop.create_future()
+                await self._wake
+                continue
+            batch, self._outgoing = self._outgoing, []
+            self._outgoing_bytes = 0
+            try:
+                for frame in frames(batch):
+                    await self._socket.send_bytes(frame)
+            except (OSError, ClientError) as error:
+                log.debug("writing to %s failed: %s", self.peer, error)
+                return
+            if self._drained is not None:
+                self._release(self._drained)
+
+    def go_away(self, reason: str) -> None:
+        """Take no more calls; those in flight are still answered."""
+        self._stopping = True
+        if self._greeted:
+            self._queue(packed_message(self._codec, [GOAWAY, reason], "goaway"))
+
+    async def wait_until_quiet(self) -> None:
+        """Until every call is answered and every answer written, or the client is gone."""
+        while not self._gone and (self._in_flight or self._outgoing):
+            self._quiet = self._loop.create_future()
+            await self._quiet
+
+    async def close(self, code: WSCloseCode, reason: str) -> None:
+        await self._socket.close(code=code, message=reason.encode()[:120])
+
+    # ---- reading
+
+    async def _greet(self) -> None:
+        try:
+            async with asyncio.timeout(self._options.handshake_s):
+                message = await self._socket.receive()
+        except TimeoutError:
+            raise ProtocolError(f"no hello within {self._options.handshake_s:g} s") from None
+        if message.type is WSMsgType.TEXT:
+            raise ProtocolError("text frames are not part of the protocol")
+        if message.type is not WSMsgType.BINARY:
+            return  # gone again; the next receive says how
+        batch = messages_of(self._codec, message.data)
+        version = check_hello(batch[0])
+        self._greeted = True
+        self._queue(packed_message(self._codec, welcome(version, self._greeting), "welcome"))
+        if self._stopping:
+            self.go_away("the silo is stopping")
+        self._take_batch(batch[1:], len(message.data))
+
+    def _take(self, frame: bytes) -> None:
+        self._take_batch(messages_of(self._codec, frame), len(frame))
+
+    def _take_batch(self, batch: list[Message], size: int) -> None:
+        share = size // len(batch) if batch else 0
+        for message in batch:
+            if message[0] == CALL:
+                check_call(message)
+                self._call(message, share)
+            elif message[0] == CANCEL:
+                found = self._in_flight.get(check_cancel(message))
+                if found is not None:
+                    found[0].cancel()
+            else:
+                raise ProtocolError(f"a client does not send messages of kind {message[0]}")
+
+    def _call(self, message: Message, share: int) -> None:
+        _, call_id, grain_type, key, method, args, kwargs, timeout_ms, chain = message
+        if call_id == 0:
+            self._oneway_id -= 1
+            call_id = self._oneway_id
+        elif call_id in self._in_flight:
+            raise ProtocolError(f"call {call_id} is already in flight on this connection")
+        refusal = self._refusal(grain_type, key, method)
+        if refusal is not None:
+            if call_id > 0:
+                self._send_error(call_id, refusal)
+            return
+        call = Invocation(
+            grain_type,
+            key,
+            method,
+            args,
+            kwargs,
+            self._loop.time() + timeout_ms / 1000,
+            () if chain is None else tuple(map(tuple, chain)),
+            partial(self._respond, call_id),
+        )
+        self._in_flight[call_id] = (call, share)
+        self._in_flight_bytes += share
+        try:
+            self._target.submit(call)
+        except Exception as error:  # the target's answer to a call it cannot take; the others go on
+            if call_id in self._in_flight:
+                self._respond(call_id, None, _as_farro_error(error, call))
+
+    def _refusal(self, grain_type: str, key: str, method: str) -> FarroError | None:
+        if self._stopping:
+            return SiloStopping("the silo is stopping and takes no new calls")
+        if (
+            len(self._in_flight) >= self._options.calls_in_flight_max
+            or self._in_flight_bytes > self._options.in_flight_bytes_max
+        ):
+            return Overloaded("too many calls in flight on this connection")
+        problem = bad_target(grain_type, key, method)
+        return None if problem is None else InvalidGrainId(problem)
+
+    # ---- answering
+
+    def _respond(self, call_id: int, wire: Any, error: FarroError | None) -> None:
+        call, share = self._in_flight.pop(call_id)
+        self._in_flight_bytes -= share
+        if self._gone or call_id < 0:
+            if not self._in_flight:
+                self._settle()
+            return
+        if error is not None:
+            self._send_error(call_id, error)
+            return
+        try:
+            self._queue(packed_message(self._codec, [REPLY, call_id, wire], f"the result of {call.target}"))
+        except InvalidPayload as too_large:
+            too_large.turn_ran = True
+            self._send_error(call_id, too_large)
+
+    def _send_error(self, call_id: int, error: FarroError) -> None:
+        message = error_message(call_id, error)
+        message[3] = _sendable(message[3])
+        try:
+            packed = packed_message(self._codec, message, "error")
+        except InvalidPayload as problem:
+            log.warning("an error for %s was sent without its details: %s", self.peer, problem)
+            flags = {"turn_ran": error.turn_ran, "retry_safe": error.retry_safe}
+            packed = packed_message(self._codec, [*message[:4], flags], "error")
+        self._queue(packed)
+
+    def _queue(self, packed: bytes) -> None:
+        self._outgoing.append(packed)
+        self._outgoing_bytes += len(packed)
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    async def _wait_until_drained(self) -> None:
+        self._drained = self._loop.create_future()
+        await self._drained
+
+    def _settle(self) -> None:
+        if self._quiet is not None and not self._in_flight and not self._outgoing:
+            self._release(self._quiet)
+
+    @staticmethod
+    def _release(*futures: asyncio.Future[None] | None) -> None:
+        for future in futures:
+            if future is not None and not future.done():
+                future.set_result(None)
+
+    # ---- ending
+
+    async def _refuse(self, code: WSCloseCode, reason: str) -> None:
+        log.warning("closed the connection of %s (%d): %s", self.peer, code, ascii(reason)[1:-1])
+        await self.close(code, reason)
+
+    def _say_why_it_ended(self, message: Any) -> None:
+        code = self._socket.close_code
+        if message.type is WSMsgType.ERROR:
+            log.warning("lost the connection of %s (%s): %s", self.peer, code, ascii(str(message.data))[1:-1])
+        else:
+            log.debug("%s went (code %s)", self.peer, code)
+
+
+def _sendable(text: str) -> str:
+    """The text of somebody's exception may be anything; the wire takes valid Unicode of a bounded length."""
+    return text[:_ERROR_CHARACTERS_MAX].encode(errors="backslashreplace").decode()
+
+
+def _as_farro_error(error: Exception, call: Invocation) -> FarroError:
+    if isinstance(error, FarroError):
+        return error
+    log.error("taking a call of %s failed", ascii(call.target), exc_info=error)
+    return FarroError("the silo failed to take the call; its log says why")
