@@ -9,7 +9,6 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-
 from typing import TYPE_CHECKING
 
 import hypothesis
