@@ -93,5 +93,21 @@ class Provider(Protocol):
     async def outbox(self, partition: int, after: int, limit: int) -> list[tuple[int, OutboxRow]]:
         """Outbox rows of one partition with sequence > ``after``, ascending, with their sequence."""
 
+    async def stream_heads(self, stream: str) -> list[tuple[int, int]]:
+        """``(partition, last sequence)`` of every partition in which the stream ever had an event, ascending.
+
+        A trimmed event still counts: sequences are never used again.
+        """
+
+    async def trim_events(self, stream: str, partition: int, until: int) -> int:
+        """Delete the events of a stream in one partition with sequence <= ``until``; how many there were."""
+
+    async def watermarks(self, grain_type: str, grain_key: str) -> dict[str, int]:
+        """The positions up to which a grain has consumed its sources."""
+
+    async def unpollable(self, limit: int) -> list[ReminderRow]:
+        """Scheduled rows that no poll can see: without ``wake_at`` or ``next_due_at``, or of an unknown
+        priority.  Cost grows with such rows, not with the table."""
+
     async def silos(self) -> list[SiloRow]:
         """Every silo of the service that ever joined and is still recorded, by number."""

@@ -87,7 +87,8 @@ class Settle:
     """Consume ``(registration, occurrence)`` of a reminder.
 
     The row moves to ``progress``, or is deleted when that is None.  A row that is gone or has another
-    registration or occurrence is left alone; the rest of the commit still holds.
+    registration or occurrence is left alone; the rest of the commit still holds.  A paused row moves too, but
+    stays paused: its status and note stay and its ``wake_at`` stays None.
     """
 
     name: str
@@ -189,6 +190,17 @@ class OutboxRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Watermark:
+    """This commit consumes message ``position`` of ``source``; a grain takes each source in rising order.
+
+    A stored position at or above it means that the message has had its effect: the member is a DUPLICATE.
+    """
+
+    source: str
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
 class GrainWrite:
     """What a turn does to its grain's row.
 
@@ -208,9 +220,10 @@ class GrainWrite:
 class Commit:
     """One member of a batch: all of it happens or none.
 
-    Applied in this order: fence (``epoch`` must be the partition's), version, settle, state or destroy,
-    reminder changes in the order given, events, outbox.  ``grain`` None: a row-only commit (skips, repair,
-    management); the grain's version does not move.
+    Applied in this order: fence (``epoch`` must be the partition's), version, watermarks, settle, state or
+    destroy, reminder changes in the order given, events, outbox.  ``grain`` None: a row-only commit (skips,
+    repair, management); the grain's version does not move.  ``reminders_max`` > 0: a member whose puts leave
+    the grain with more reminders than that, and more than it had, is REJECTED.  Watermarks survive destroy.
     """
 
     partition: int
@@ -222,6 +235,8 @@ class Commit:
     reminders: tuple[ReminderChange, ...] = ()
     events: tuple[EventRow, ...] = ()
     outbox: tuple[OutboxRow, ...] = ()
+    watermarks: tuple[Watermark, ...] = ()
+    reminders_max: int = 0
 
 
 class Outcome(IntEnum):
@@ -229,6 +244,7 @@ class Outcome(IntEnum):
     FENCED = 1  # another epoch owns the partition; nothing changed
     CONFLICT = 2  # the grain's version is not the expected one; nothing changed
     REJECTED = 3  # the store refused the data of this member (``reason``); nothing changed
+    DUPLICATE = 4  # a watermark had been reached before: the message already had its effect; nothing changed
 
 
 @dataclass(frozen=True, slots=True)
