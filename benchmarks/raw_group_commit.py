@@ -78,8 +78,8 @@ def _writes(connection: sqlite3.Connection, work: Work) -> Callable[[int, range]
 def raw_group_commit(path: str | Path, seconds: float, group: int = 64, *, work: Work = "turn") -> float:
     """Turns per second on a new database at ``path``, for about ``seconds``, ``group`` turns a transaction.
 
-    ``work``: "state" writes a grain row, "tick" moves a reminder row too, "turn" puts one reminder and deletes
-    another.
+    ``work``: "state" writes a grain row; "tick" moves a reminder row too; "turn" puts one reminder and
+    deletes another.
     """
     with _database(Path(path)) as connection:
         write = _writes(connection, work)
