@@ -89,3 +89,14 @@ def test_the_source_archive_can_be_tested_by_whoever_unpacks_it(dist: Path) -> N
     assert {"pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", "Makefile"} <= names
     assert {"requirements.lock", "requirements-test.lock", "tests/conftest.py"} <= names
     assert not [name for name in names if name.startswith((".venv", ".git/", "dist/"))]
+
+
+def test_make_names_the_python_that_is_too_old_and_the_way_out(tmp_path: Path) -> None:
+    old = tmp_path / "python-old"
+    old.write_text('#!/bin/sh\n[ "$1" = -V ] && echo Python 3.9.2 && exit 0\nexit 1\n')
+    old.chmod(0o755)
+    argv = ["make", f"PYTHON={old}", f"VENV={tmp_path / 'venv'}", "test"]
+    done = subprocess.run(argv, cwd=HOME, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert f"farro needs Python 3.11 or newer; {old} is Python 3.9.2. Try: make PYTHON=" in done.stderr
+    assert not (tmp_path / "venv").exists()
