@@ -1,5 +1,6 @@
-"""Test kit for grains and silos: virtual time.  For tests only; no room of the runtime enters."""
+"""Test kit for grains and silos: virtual time, stores that fail.  No room of the runtime enters."""
 
+from farro.silo.testing.faulty_provider import Fault, FaultyProvider, crash
 from farro.silo.testing.virtual_time import (
     VirtualClock,
     VirtualLoop,
@@ -9,4 +10,14 @@ from farro.silo.testing.virtual_time import (
     run_virtual,
 )
 
-__all__ = ["VirtualClock", "VirtualLoop", "VirtualTimeError", "hold_time", "outside", "run_virtual"]
+__all__ = [
+    "Fault",
+    "FaultyProvider",
+    "VirtualClock",
+    "VirtualLoop",
+    "VirtualTimeError",
+    "crash",
+    "hold_time",
+    "outside",
+    "run_virtual",
+]
