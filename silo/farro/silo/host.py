@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from random import Random, SystemRandom
 from types import TracebackType
 from typing import Any, TypeVar, cast
@@ -25,12 +24,14 @@ from farro.silo.activations.core import Core
 from farro.silo.activations.loading import Loader
 from farro.silo.activations.turns import Turns
 from farro.silo.activations.watch import TurnWatch
+from farro.silo.gateway.limits import GatewayOptions
 from farro.silo.gateway.websocket import Gateway
 from farro.silo.grains.grain import Grain
 from farro.silo.grains.grain_class import GrainClass
 from farro.silo.grains.reminder_book import ReminderBook
 from farro.silo.options import ReminderOptions, SiloOptions
 from farro.silo.ownership import Owned, Ownership
+from farro.silo.reminders.machine_load import MachineLoad, read_machine_load
 from farro.silo.reminders.management import ReminderDesk, ReminderManagement
 from farro.silo.reminders.service import ReminderService
 from farro.silo.tasks import TaskOwner
@@ -61,7 +62,9 @@ class Silo:
         service_id: str = "default",
         clock: Clock | None = None,
         random: Random | None = None,
+        machine_load: Callable[[], MachineLoad] = read_machine_load,
     ) -> None:
+        self._machine_load = machine_load
         self.options = options if options is not None else SiloOptions()
         self.options.validate()
         self._classes = [_declared(each) for each in (*grains, ReminderManagement)]
@@ -154,6 +157,7 @@ class Silo:
             options=options,
             caller=self._caller,
             book=book,
+            reminders_max=reminders.reminders_per_grain_max,
         )
         core.turns = Turns(core)
         core.desk = ReminderDesk(self.provider)
@@ -175,8 +179,7 @@ class Silo:
                 ownership=self._ownership,
                 options=self.options.reminders,
                 random=self._random,
-                cpus=float(os.cpu_count() or 1),
-                bucket_size=self.options.reminders.base_bucket_size,
+                machine_load=self._machine_load,
             )
             await self.reminders.start()
 
@@ -187,7 +190,8 @@ class Silo:
                 self._listen,
                 self._catalog,
                 self.codec,
-                allow_insecure_bind=self.options.allow_insecure_bind,
+                options=GatewayOptions(allow_insecure_bind=self.options.allow_insecure_bind),
+                facts={"silo": self.number, "service": self._service_id},
             )
             await self._gateway.start()
 
@@ -223,12 +227,12 @@ class Silo:
         limit = self.options.stop_timeout.total_seconds()
         deadline = asyncio.get_running_loop().time() + limit
         self._catalog.refuse("this silo is stopping; call another one")
-        if self._gateway is not None:
-            await self._gateway.drain()
         if self.reminders is not None:
             self.reminders.stop()
+        if self._gateway is not None:
+            await self._gateway.stop(limit)
         self._catalog.put_all_to_sleep("the silo stops")
-        if not await self._turn_tasks.wait(limit):
+        if not await self._turn_tasks.wait(deadline - asyncio.get_running_loop().time()):
             log.warning(
                 "%d turns did not end within %g s (stop_timeout) and are cut off; nothing of them commits",
                 len(self._core.running),
@@ -241,7 +245,7 @@ class Silo:
         """Close whatever was opened, top-down; used by stop and by a start that failed half-way."""
         gateway = getattr(self, "_gateway", None)
         if gateway is not None:
-            await gateway.stop()
+            await gateway.stop(0)
         reminders = getattr(self, "reminders", None)
         if reminders is not None:
             await reminders.close()

@@ -48,6 +48,7 @@ class Core:
     options: ActivationOptions
     caller: Caller
     book: ReminderBook
+    reminders_max: int  # per grain
     turns: Turns = field(init=False)
     desk: Any = field(init=False)  # the silo's ReminderDesk: a room above, handed through to its grain
     running: set[Turn] = field(default_factory=set)

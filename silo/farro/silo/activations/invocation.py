@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from farro.client.errors import FarroError
 from farro.client.interface import MethodSpec
 from farro.client.reminders import Tick
-from farro.providers.rows import Settle
+from farro.providers.rows import EventRow, Settle
 from farro.silo.grains.context import Link
 from farro.silo.grains.grain_class import Operation
 
@@ -36,8 +36,8 @@ class DueTick(Protocol):
     def code_ended(self) -> None:
         """The turn's code has ended; its commit may still be under way."""
 
-    def settle(self) -> Settle:
-        """What the turn's commit does to the reminder."""
+    def settle(self) -> tuple[Settle, tuple[EventRow, ...]]:
+        """What the turn's commit does to the reminder, and the events that tell of it."""
 
 
 class Invocation:

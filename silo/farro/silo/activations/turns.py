@@ -229,7 +229,10 @@ class Turns:
     async def _committed(
         self, activation: Activation, turn: Turn, encoded: bytes | None, call: Invocation
     ) -> FarroError | None:
-        settle = call.tick.settle() if call.tick is not None else None
+        settle: Settle | None = None
+        if call.tick is not None:
+            settle, told = call.tick.settle()
+            turn.effects.events.extend(told)
         try:
             await self._commit(activation, turn, encoded, settle)
         except FarroError as error:
@@ -272,6 +275,7 @@ class Turns:
                 reminders=tuple(effects.reminders),
                 events=tuple(effects.events),
                 outbox=tuple(effects.outbox),
+                reminders_max=core.reminders_max if effects.reminders else 0,
             )
         )
         match verdict.outcome:

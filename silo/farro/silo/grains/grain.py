@@ -129,7 +129,7 @@ class Grain(Generic[S]):
         ``data`` is the plain stored form (dicts, lists, scalars).
         """
         raise NotImplementedError(
-            f"{cls.__name__}: the stored state has layout {from_version} and there is no migrate() step for it"
+            f"{cls.__name__}: the stored state has layout {from_version} and there is no migrate() step"
         )
 
     # ---- other grains

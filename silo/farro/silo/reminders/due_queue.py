@@ -187,6 +187,20 @@ class DueQueue:
 
     # ---- the bucket's edge
 
+    def resize(self, capacity: int) -> list[ReminderRow]:
+        """Hold at most ``capacity`` entries from here on.  Answers the rows that had to go.
+
+        Entries that are out stay, so a smaller bucket is reached as they come home.
+        """
+        self.capacity = capacity
+        for heap in (self._waiting, self._worst_waiting, self._worst_ready, *self._ready):
+            heap.live_max = capacity
+        gone = []
+        while len(self._entries) > capacity and (worst := self._worst()) is not None:
+            self._kill(worst)
+            gone.append(worst.row)
+        return gone
+
     def _worst(self) -> Entry | None:
         worst = self._worst_waiting.first()
         return worst if worst is not None else self._worst_ready.first()

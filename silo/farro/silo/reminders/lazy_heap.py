@@ -21,12 +21,12 @@ class LazyHeap(list[tuple[tuple[int, ...], int, int, T]]):
 
     def __init__(self, live_max: int) -> None:
         super().__init__()
-        self._live_max = live_max
+        self.live_max = live_max
         self._order = count()
 
     def add(self, sort_key: tuple[int, ...], entry: T) -> None:
         heapq.heappush(self, (sort_key, next(self._order), entry.stamp, entry))
-        if len(self) > 2 * self._live_max + 64:
+        if len(self) > 2 * self.live_max + 64:
             self[:] = [item for item in self if item[2] == item[3].stamp]
             heapq.heapify(self)
 

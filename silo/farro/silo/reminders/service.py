@@ -1,12 +1,11 @@
 """The reminder line of one silo: table → poll → due queue → mailbox → turn → the same commit.
 
 Theory of operation.  One timer wakes the service for the next due entry or the next poll, whichever is
-first.  A poll reads one page per priority and tops the queue up; committed changes of reminders (they all
-pass through this silo's committer) keep the queue true in between.  A due entry is judged, and either becomes
-a tick, which is an ordinary message to its grain, or a row-only commit that moves it on.
+first.  A poll reads one page per priority and tops the bucket up; committed changes of reminders (they all
+pass through this silo's committer) keep it true in between.  A due entry is judged, and either becomes a
+tick, which is an ordinary message to its grain, or a row-only commit that moves it on.
 
-A poll's answer may be older than a commit that was acknowledged while it was under way, so what changed
-meanwhile is skipped.  When a commit's fate is unknown the entry is *stale*: its row is read again first.
+When a commit's fate is unknown the entry is *stale*: its row is read again before it fires.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from random import Random
-from typing import Any
 
 from farro.client.clock import Clock, duration_us
 from farro.client.codec import Codec
@@ -31,35 +29,29 @@ from farro.client.errors import (
     SiloStopping,
     StorageUnavailable,
 )
+from farro.client.reminders import MissedReminderAction
 from farro.providers.contracts import Provider
 from farro.providers.errors import StoreError
-from farro.providers.rows import (
-    FAILED,
-    Commit,
-    DeleteOperation,
-    DeleteReminder,
-    EditReminder,
-    Progress,
-    PutMode,
-    PutReminder,
-    ReminderRow,
-    Settle,
-    Verdict,
-)
+from farro.providers.rows import FAILED, Commit, EventRow, Progress, ReminderRow, Settle, Verdict
 from farro.silo.activations.catalog import Catalog
 from farro.silo.activations.commit import Committer
 from farro.silo.activations.failures import printable
 from farro.silo.activations.invocation import Admission, Invocation
+from farro.silo.grains.grain_class import RECEIVE_REMINDER
 from farro.silo.options import ReminderOptions
 from farro.silo.ownership import Owned, Ownership
-from farro.silo.reminders import poller
-from farro.silo.reminders.due_queue import DueQueue, Entry, GrainKey, Key, Stage
+from farro.silo.reminders import poller, statistics
+from farro.silo.reminders.due_queue import DueQueue, Entry, Key, Stage
+from farro.silo.reminders.gaps import GapWatch
+from farro.silo.reminders.held import HeldReminders
+from farro.silo.reminders.machine_load import MachineLoad
 from farro.silo.reminders.permits import Permits
-from farro.silo.reminders.ticks import TickInFlight
+from farro.silo.reminders.ticks import TickInFlight, missed_event
 from farro.silo.schedules.missed import (
     NOTE_CHARACTERS_MAX,
     Deliver,
     Judgement,
+    Skip,
     judge,
     progress_of,
     settle_failed,
@@ -68,10 +60,10 @@ from farro.silo.tasks import TaskOwner
 
 log = logging.getLogger("farro.reminders")
 
-LOW_WATER = 4  # refill when fewer than a quarter of the bucket is left
-RECHECK = timedelta(seconds=1)  # of loop time: when an entry whose commit was not taken is looked at again
+RECHECK_S = 1.0  # of loop time: when an entry whose commit was not taken is looked at again
 UNKNOWN_TYPE_WAIT = timedelta(minutes=10)
 REFILL_GAP_S = 0.05  # of loop time, between two polls that follow each other
+COMMIT_BATCHES_WAITING_MAX = 4  # beyond it no further tick begins: the store sets the pace
 NOT_SETTLED = (
     Fenced, Conflict, StorageUnavailable, CommitOutcomeUnknown, SiloStopping, GrainDestroyed
 )  # fmt: skip
@@ -91,43 +83,40 @@ class ReminderService:
         ownership: Ownership,
         options: ReminderOptions,
         random: Random,
-        cpus: float,
-        bucket_size: int,
+        machine_load: Callable[[], MachineLoad],
     ) -> None:
         self.options = options
         self.codec = codec
+        self.statistics = statistics.ReminderStatistics()
         self._provider = provider
         self._clock = clock
         self._catalog = catalog
         self._committer = committer
         self._ownership = ownership
         self._random = random
+        self._machine_load = machine_load
         self._loop = asyncio.get_running_loop()
         self._tasks = TaskOwner("reminders")
-        self.queue = DueQueue(
-            bucket_size,
-            by_priority=options.enable_priority,
-            background_wait_max_us=duration_us(options.background_wait_max),
+        self.load = machine_load()
+        self.held = HeldReminders(
+            DueQueue(
+                self._bucket_size(),
+                by_priority=options.enable_priority,
+                background_wait_max_us=duration_us(options.background_wait_max),
+            )
         )
         self.permits: Permits[TickInFlight] = Permits(
-            max(1, int(options.permits_per_cpu * cpus)), options.permit_hold_max.total_seconds()
+            self._permits_total(), options.permit_hold_max.total_seconds()
         )
-        self._window_us = duration_us(options.look_ahead_window)
+        self._grace_us = duration_us(options.missed_grace)
+        self._gaps = GapWatch(clock.now(), clock.steady(), self._grace_us)
         self._timer: asyncio.TimerHandle | None = None
         self._run_soon = False
         self._running = False
         self._polling = False
         self._polled_at = float("-inf")  # loop time
         self._next_poll_at = 0  # schedule time
-        self._until = 0  # how far the queue looks ahead
-        self._complete_until = 0  # every row that wakes by then is held
-        self._changed: set[Key] = set()  # reminders that commits changed while a read was out
-        self._changed_grains: set[GrainKey] = set()
-        self._reads_out = 0
         self._warned: set[str] = set()
-        self.delivered = 0
-        self.failed = 0
-        self.polls = 0
         committer.listen(self._committed)
 
     # ---- life
@@ -165,30 +154,30 @@ class ReminderService:
         if not self._running:
             return
         now = self.now()
+        self._watch_clocks(now)
         self._start_permitted()
-        self.queue.advance(now)
-        while (entry := self.queue.take(now)) is not None:
-            self._deliver(entry, now)
-        if self._wants_poll(now) and not self._polling:
+        queue = self.held.queue
+        queue.advance(now)
+        while (entry := queue.take(now)) is not None:
+            self._deliver(entry)
+        self.statistics.held_peak = max(self.statistics.held_peak, len(queue))
+        if self._wants_poll(now):
             self._polling = True
             self._tasks.start(self._poll(), "poll")
         self._arm(now)
 
     def _arm(self, now: int) -> None:
-        """One timer, for the next entry, the next poll or the next permit to expire."""
+        """One timer: for the next entry, the next poll, or the next permit to expire."""
         next_at = self._next_poll_at
-        wake_at = self.queue.next_wake()
+        wake_at = self.held.queue.next_wake()
         if wake_at is not None:
             next_at = min(next_at, wake_at)
         when = self._loop.time() + self._clock.loop_seconds(next_at - now)
-        expires = self.permits.expire(self._loop.time())
-        if expires is not None and self.permits.waiting:
+        if self.permits.waiting and (expires := self.permits.expire(self._loop.time())) is not None:
             when = min(when, expires)
-        if self._refill_due(now):
+        if not self._polling and self.held.wants_refill(now):
             when = min(when, max(self._polled_at + REFILL_GAP_S, self._loop.time()))
         if self._timer is not None:
-            if self._timer.when() == when and not self._timer.cancelled():
-                return
             self._timer.cancel()
         self._timer = self._loop.call_at(when, self._timer_fired)
 
@@ -196,188 +185,112 @@ class ReminderService:
         self._timer = None
         self._look()
 
+    def _watch_clocks(self, now: int) -> None:
+        gap = self._gaps.look(now, self._clock.steady())
+        if gap is not None:
+            log.warning(
+                "the wall clock moved %.0f s ahead of the monotonic one (the machine slept, or its clock was "
+                "set): what fell due meanwhile counts as missed",
+                (gap.began_at - gap.last_seen_at) / 1e6,
+            )
+
     # ---- from the table
 
-    def _wants_poll(self, now: int) -> bool:
-        if now >= self._next_poll_at:
-            return True
-        return self._refill_due(now) and self._loop.time() >= self._polled_at + REFILL_GAP_S
+    def poll_soon(self) -> None:
+        """Read a page at the next opportunity: rows changed in ways no commit of this silo told."""
+        self._next_poll_at = 0
+        self._kick()
 
-    def _refill_due(self, now: int) -> bool:
-        """More is due, or soon due, than is held, and there is room for it."""
-        if self._polling or self._complete_until >= self._until:
+    def _wants_poll(self, now: int) -> bool:
+        if self._polling:
             return False
-        room = self.queue.capacity - len(self.queue)
-        if room >= self.queue.capacity - self.queue.capacity // LOW_WATER:
+        if now >= self._next_poll_at or self.held.page_outdated:
             return True
-        return self._complete_until < now and room > 0 and room >= self.queue.capacity // 2
+        return self.held.wants_refill(now) and self._loop.time() >= self._polled_at + REFILL_GAP_S
 
     async def _poll(self) -> None:
         """Read one page and hold what it says.  A store that does not answer is asked again."""
         self._polling = True
         self._polled_at = self._loop.time()
+        self._adapt()
         now = self.now()
-        until = now + self._window_us
-        limit = self.queue.capacity
+        until = now + duration_us(self.options.look_ahead_window)
+        limit = self.held.queue.capacity
         questions = poller.queries(until, limit, self._ownership.all(), self._ownership.partitions)
-        self._reads_out += 1
+        self.held.read_began()
         try:
             answers = await self._provider.poll(questions)
         except StoreError as error:
-            log.error("poll failed, the next one comes in time: %s", error)
-            self._next_poll_at = self.now() + min(
-                duration_us(self.options.poll_interval), duration_us(RECHECK) * 5
-            )
+            log.error("poll failed; the next one comes soon: %s", error)
+            self.statistics.poll_failures += 1
+            self._next_poll_at = self.now() + self._loop_us(5 * RECHECK_S)
         else:
             page = poller.plan(
                 answers, now=now, until=until, limit=limit, by_priority=self.options.enable_priority
             )
-            self._hold_page(page, until)
+            self.held.hold_page(page, until)
             self._next_poll_at = now + duration_us(self.options.poll_interval)
-            self.polls += 1
+            self.statistics.polls += 1
+            self.statistics.poll_rows += sum(map(len, answers))
+            self.statistics.poll_seconds += self._loop.time() - self._polled_at
         finally:
-            self._read_over()
+            self.held.read_over()
             self._polling = False
         self._kick()
 
-    def _hold_page(self, page: poller.Page, until: int) -> None:
-        self._until = until
-        self._complete_until = page.complete_until
-        for row in page.rows:
-            if not self._outdated((row.grain_type, row.grain_key, row.name)):
-                self._offer(row)
+    def _adapt(self) -> None:
+        """Size bucket and permits for the machine as it is now."""
+        self.load = self._machine_load()
+        self.held.resize(self._bucket_size())
+        self.permits.total = self._permits_total()
 
-    def _read_over(self) -> None:
-        self._reads_out -= 1
-        if not self._reads_out:
-            self._changed.clear()
-            self._changed_grains.clear()
+    def _bucket_size(self) -> int:
+        return self.options.bucket_size(
+            cpus=self.load.cpus,
+            memory_load=self.load.memory_load,
+            active_grains=len(self._catalog),
+        )
 
-    def _outdated(self, key: Key) -> bool:
-        """Did a commit change this reminder while the read that answers now was out?"""
-        return key in self._changed or key[:2] in self._changed_grains
-
-    def _offer(self, row: ReminderRow) -> None:
-        if row.wake_at is not None:
-            self._no_room(self.queue.offer(row, row.wake_at))
-
-    def _no_room(self, row: ReminderRow | None) -> None:
-        """A row that is not held: the table knows it, and the next refill must look for it."""
-        if row is not None and row.wake_at is not None:
-            self._complete_until = min(self._complete_until, row.wake_at - 1)
+    def _permits_total(self) -> int:
+        return max(1, int(self.options.permits_per_cpu * self.load.cpus))
 
     async def _read_again(self, keys: list[Key]) -> None:
-        """Replace stale entries by what the table says now."""
-        self._reads_out += 1
+        """Replace what is held of some reminders by what the table says now."""
+        self.held.read_began()
         try:
             for key in keys:
-                row = await self._provider.reminder(*key)
-                if not self._outdated(key):
-                    self._hold_again(key, row)
+                self.held.hold_again(key, await self._provider.reminder(*key))
         except StoreError as error:
             log.error("a reminder could not be read again: %s", error)
             for key in keys:
-                entry = self.queue.get(key)
+                entry = self.held.queue.get(key)
                 if entry is not None and entry.stale and entry.stage is Stage.OUT:
-                    self.queue.put_back(entry, self._soon())
+                    self._try_later(entry)
         finally:
-            self._read_over()
+            self.held.read_over()
         self._kick()
 
-    def _hold_again(self, key: Key, row: ReminderRow | None) -> None:
-        entry = self.queue.get(key)
-        if row is None or row.wake_at is None or row.wake_at > self._until:
-            self.queue.remove(key)
-        elif entry is not None and entry.stale:
-            self._no_room(self.queue.replace(row, row.wake_at))
-        else:
-            self._offer(row)
+    def _try_later(self, entry: Entry) -> None:
+        """Nobody knows what became of the entry's commit: read its row again in a while."""
+        if not entry.dead:
+            entry.stale = True
+            self.held.queue.put_back(entry, self.now() + self._loop_us(RECHECK_S))
 
-    def _soon(self) -> int:
-        """Schedule time about a second of loop time from now."""
-        per_us = self._clock.loop_seconds(1_000_000)
-        return self.now() + int(RECHECK.total_seconds() / per_us * 1e6)
-
-    # ---- committed changes
+    def _loop_us(self, loop_s: float) -> int:
+        """Schedule microseconds that pass in so many seconds of loop time."""
+        return int(loop_s * 1e6 / self._clock.loop_seconds(1_000_000))
 
     def _committed(self, commit: Commit, verdict: Verdict) -> None:
-        """Keep the queue true: called for every commit of this silo, in order, before its caller goes on."""
-        if commit.grain is not None and commit.grain.destroy:
-            self._forget_all(commit)
-        if commit.settle is not None and verdict.settled:
-            self._settled(commit, commit.settle)
-        for change in commit.reminders:
-            match change:
-                case PutReminder(row, mode):
-                    self._put(row, mode, verdict)
-                case DeleteReminder(name):
-                    self._forget((commit.grain_type, commit.grain_key, name))
-                case DeleteOperation(operation):
-                    self._forget_all(commit, operation)
-                case EditReminder(name):
-                    self._look_up((commit.grain_type, commit.grain_key, name))
-        if self.permits.waiting or commit.settle is not None or commit.reminders:
+        """Every commit of this silo, in order, before its caller goes on."""
+        look_up = self.held.committed(commit, verdict)
+        if look_up and self._running:
+            self._tasks.start(self._read_again(look_up), "read again")
+        if commit.settle is not None or commit.reminders or self.permits.waiting:
             self._kick()
 
-    def _note(self, key: Key) -> None:
-        if self._reads_out:
-            self._changed.add(key)
+    # ---- judging
 
-    def _settled(self, commit: Commit, settle: Settle) -> None:
-        key = (commit.grain_type, commit.grain_key, settle.name)
-        self._note(key)
-        entry = self.queue.get(key)
-        if entry is None or (entry.row.registration, entry.row.occurrence) != (
-            settle.registration,
-            settle.occurrence,
-        ):
-            return
-        progress = settle.progress
-        if progress is None or progress.wake_at is None or progress.wake_at > self._until:
-            self.queue.remove(key)
-        else:
-            row = moved(entry.row, progress)
-            self._no_room(self.queue.replace(row, progress.wake_at))
-
-    def _put(self, row: ReminderRow, mode: PutMode, verdict: Verdict) -> None:
-        key = (row.grain_type, row.grain_key, row.name)
-        if row.name in verdict.kept:
-            if mode is PutMode.KEEP_PROGRESS:
-                self._look_up(key)
-            return
-        self._note(key)
-        if row.wake_at is None or row.wake_at > self._until:
-            self.queue.remove(key)
-        else:
-            self._no_room(self.queue.replace(row, row.wake_at))
-
-    def _forget(self, key: Key) -> None:
-        self._note(key)
-        self.queue.remove(key)
-
-    def _forget_all(self, commit: Commit, operation: str | None = None) -> None:
-        grain = (commit.grain_type, commit.grain_key)
-        for name in self.queue.names_of(grain):
-            entry = self.queue.get((*grain, name))
-            if entry is not None and operation in (None, entry.row.operation):
-                self.queue.remove((*grain, name))
-        if self._reads_out:
-            # A read under way may bring rows of this grain that are gone; a fresh one will not.
-            self._changed_grains.add(grain)
-            self._next_poll_at = 0
-
-    def _look_up(self, key: Key) -> None:
-        """The row changed in the table in ways this silo has not computed: read it before it fires."""
-        self._note(key)
-        entry = self.queue.get(key)
-        if entry is not None and entry.stage is not Stage.OUT:
-            entry.stale = True
-        if self._running:
-            self._tasks.start(self._read_again([key]), "read again")
-
-    # ---- to the grain
-
-    def _deliver(self, entry: Entry, now: int) -> None:
+    def _deliver(self, entry: Entry) -> None:
         """Judge a due entry and send it on its way."""
         if entry.stale:
             self._tasks.start(self._read_again([entry.key]), "read again")
@@ -385,41 +298,60 @@ class ReminderService:
         row = entry.row
         owned = self._ownership.owned(row.partition)
         if owned is None:
-            self.queue.remove(entry.key)
+            self.held.queue.remove(entry.key)
             return
         operation = self._known_operation(row)
         if operation is None:
-            self._advance_row(entry, replace(progress_of(row), wake_at=now + duration_us(UNKNOWN_TYPE_WAIT)))
+            wait_until = self.now() + duration_us(UNKNOWN_TYPE_WAIT)
+            self._advance_row(entry, replace(progress_of(row), wake_at=wait_until))
             return
         try:
-            judged = self.judge(row, owned)
+            judged = self._judge(row, owned)
         except InvalidSchedule as error:
             self._unreadable(entry, error)
             return
-        if isinstance(judged, Deliver):
-            self._submit(TickInFlight(self, entry, judged), operation)
+        if isinstance(judged, Skip):
+            self._skip(entry, judged)
         else:
-            self._advance_row(entry, judged.progress)
+            self._submit(TickInFlight(self, entry, judged), operation)
 
-    def judge(self, row: ReminderRow, owned: Owned) -> Judgement:
+    def _judge(self, row: ReminderRow, owned: Owned) -> Judgement:
+        alive_until, began_at = owned.alive_until, owned.began_at
+        gap = self._gaps.latest
+        if gap is not None and row.next_due_at is not None and row.next_due_at > gap.last_seen_at:
+            alive_until, began_at = gap.last_seen_at, gap.began_at
         return judge(
             row,
             now=self.now(),
-            grace_us=duration_us(self.options.missed_grace),
-            alive_until=owned.alive_until,
-            ownership_began=owned.began_at,
+            grace_us=self._grace_us,
+            alive_until=alive_until,
+            ownership_began=began_at,
             catch_up_max=self.options.catch_up_max,
         )
 
     def judge_again(self, tick: TickInFlight) -> Deliver:
         """The judgement as of now, when the turn begins: instants that passed in the queue are folded in."""
         owned = self._ownership.owned(tick.row.partition)
-        judged = tick.judged if owned is None else self.judge(tick.row, owned)
+        judged = tick.judged if owned is None else self._judge(tick.row, owned)
         return judged if isinstance(judged, Deliver) else tick.judged
+
+    def _skip(self, entry: Entry, judged: Skip) -> None:
+        row, now = entry.row, self.now()
+        action = MissedReminderAction(row.action)
+        self.statistics.missed[action] += judged.missed
+        self.statistics.tick(row, now, statistics.SKIPPED, f"{judged.missed} missed, {action.name}")
+        events: tuple[EventRow, ...] = ()
+        if judged.notify:
+            events = (self.missed_event(row, judged.first_missed_at, judged.missed),)
+        self._advance_row(entry, judged.progress, events)
+
+    def missed_event(self, row: ReminderRow, first_due_at: int, count: int) -> EventRow:
+        return missed_event(self.codec, self.options.missed_stream, row, first_due_at, count, self.now())
 
     def _unreadable(self, entry: Entry, error: InvalidSchedule) -> None:
         """A row whose schedule cannot be read is marked once and stops nobody else."""
         row = entry.row
+        self.statistics.unreadable += 1
         log.error(
             "reminder cannot be read and is marked failed grain=%s/%s name=%s: %s",
             printable(row.grain_type),
@@ -434,7 +366,7 @@ class ReminderService:
         """The method a row is delivered to; None, with one warning per kind, when this code has none."""
         known = self._catalog.known(row.grain_type)
         if known is not None:
-            if row.operation == "receive_reminder":
+            if row.operation == RECEIVE_REMINDER:
                 if known.receive_reminder is not None:
                     return row.operation
             elif (name := known.canonical_operation(row.operation)) is not None:
@@ -452,6 +384,8 @@ class ReminderService:
                 UNKNOWN_TYPE_WAIT,
             )
         return None
+
+    # ---- to the grain
 
     def _submit(self, tick: TickInFlight, operation: str) -> None:
         row = tick.row
@@ -473,10 +407,13 @@ class ReminderService:
         """A permit for the tick's code, or a place among those that wait for one."""
         if not self._running:
             return Admission.WAIT
-        if self._committer.batches_waiting <= 4 and self.permits.take(tick, self._loop.time()):
+        if self._store_keeps_up() and self.permits.take(tick, self._loop.time()):
             return Admission.START
         self.permits.wait(tick, tick.entry.rank)
         return Admission.WAIT
+
+    def _store_keeps_up(self) -> bool:
+        return self._committer.batches_waiting <= COMMIT_BATCHES_WAITING_MAX
 
     def code_ended(self, tick: TickInFlight) -> None:
         self.permits.give_back(tick)
@@ -485,13 +422,10 @@ class ReminderService:
 
     def _start_permitted(self) -> None:
         """Let waiting ticks try again while permits are free and commits keep up."""
+        if not self.permits.waiting:
+            return
         self.permits.expire(self._loop.time())
-        for _ in range(self.permits.total - self.permits.held):
-            if self._committer.batches_waiting > 4:
-                return
-            tick = self.permits.next_waiting()
-            if tick is None:
-                return
+        while self._store_keeps_up() and (tick := self.permits.next_waiting()) is not None:
             if tick.call is not None:
                 self._catalog.submit(tick.call)
 
@@ -499,33 +433,49 @@ class ReminderService:
         """The tick's turn has ended.  When it committed, the listener has already moved the entry."""
         self.permits.give_back(tick)
         if error is None:
-            self.delivered += 1
+            if tick.began_at:
+                self._delivered(tick)
         elif isinstance(error, NOT_SETTLED):
-            if not tick.entry.dead:
-                tick.entry.stale = True
-                self.queue.put_back(tick.entry, self._soon())
+            self._try_later(tick.entry)
         else:
-            self.failed += 1
-            row = tick.entry.row
-            progress = settle_failed(
-                row,
-                now=self.now(),
-                max_attempts=self.options.max_attempts,
-                chance=self._random,
-                reason=str(error),
-            )
-            log.warning(
-                "tick failed grain=%s/%s name=%s attempt=%d status=%s",
-                printable(row.grain_type),
-                printable(row.grain_key),
-                printable(row.name),
-                row.attempts + 1,
-                progress.status,
-            )
-            self._advance_row(tick.entry, progress)
+            self._failed(tick, error)
         self._kick()
 
-    def _advance_row(self, entry: Entry, progress: Progress | None) -> None:
+    def _delivered(self, tick: TickInFlight) -> None:
+        row = tick.row
+        due_at = row.wake_at if row.wake_at is not None else tick.judged.due_at
+        self.statistics.on_time(row, tick.began_at - due_at, self._grace_us)
+        self.statistics.overrun += tick.overrun
+        if tick.judged.missed_count:
+            action = MissedReminderAction(row.action)
+            self.statistics.missed[action] += tick.judged.missed_count
+        self.statistics.tick(row, tick.began_at, statistics.DELIVERED)
+
+    def _failed(self, tick: TickInFlight, error: FarroError) -> None:
+        row = tick.entry.row
+        progress = settle_failed(
+            row,
+            now=self.now(),
+            max_attempts=self.options.max_attempts,
+            chance=self._random,
+            reason=str(error),
+        )
+        self.statistics.failed += 1
+        self.statistics.retried += progress.attempts > 0 and progress.status != FAILED
+        self.statistics.tick(row, tick.began_at or self.now(), statistics.FAILED, str(error))
+        log.warning(
+            "tick failed grain=%s/%s name=%s attempt=%d status=%s",
+            printable(row.grain_type),
+            printable(row.grain_key),
+            printable(row.name),
+            row.attempts + 1,
+            progress.status,
+        )
+        self._advance_row(tick.entry, progress)
+
+    def _advance_row(
+        self, entry: Entry, progress: Progress | None, events: tuple[EventRow, ...] = ()
+    ) -> None:
         """Move a row without a turn: a fenced row-only commit.  The listener moves the entry."""
         row = entry.row
         commit = Commit(
@@ -534,32 +484,11 @@ class ReminderService:
             grain_type=row.grain_type,
             grain_key=row.grain_key,
             settle=Settle(row.name, row.registration, row.occurrence, progress),
+            events=events,
         )
-        future = self._committer.commit(commit)
-        future.add_done_callback(lambda done: self._row_advanced(entry, done))
+        self._committer.commit(commit).add_done_callback(lambda done: self._row_advanced(entry, done))
 
     def _row_advanced(self, entry: Entry, done: asyncio.Future[Verdict]) -> None:
-        refused: Callable[[], Any] = done.exception
-        if done.cancelled() or refused() is not None or not done.result().settled:
-            if not entry.dead:
-                entry.stale = True
-                self.queue.put_back(entry, self._soon())
+        if done.cancelled() or done.exception() is not None or not done.result().settled:
+            self._try_later(entry)
             self._kick()
-
-
-def moved(row: ReminderRow, progress: Progress) -> ReminderRow:
-    """The row after its progress was committed."""
-    return replace(
-        row,
-        next_due_at=progress.next_due_at,
-        wake_at=progress.wake_at,
-        last_fire_at=progress.last_fire_at,
-        occurrence=progress.occurrence,
-        times_left=progress.times_left,
-        attempts=progress.attempts,
-        missed_count=progress.missed_count,
-        first_missed_at=progress.first_missed_at,
-        catch_up_left=progress.catch_up_left,
-        status=progress.status,
-        note=progress.note,
-    )

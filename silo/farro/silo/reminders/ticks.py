@@ -7,13 +7,14 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from farro.client.clock import from_us
+from farro.client.codec import Codec
 from farro.client.interface import MethodSpec
 from farro.client.reminders import Tick, TickStatus
-from farro.providers.rows import ReminderRow, Settle
+from farro.providers.rows import EventRow, ReminderRow, Settle
 from farro.silo.activations.invocation import Admission, Invocation
 from farro.silo.grains.grain_class import RECEIVE_REMINDER
 from farro.silo.reminders.due_queue import Entry
-from farro.silo.schedules.missed import Deliver, settle_delivered
+from farro.silo.schedules.missed import Deliver, overrun, settle_delivered
 
 if TYPE_CHECKING:
     from farro.silo.reminders.service import ReminderService
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 class TickInFlight:
     """The :class:`~farro.silo.activations.invocation.DueTick` of one entry."""
 
-    __slots__ = ("_service", "began_at", "call", "entry", "judged", "row")
+    __slots__ = ("_service", "began_at", "call", "entry", "judged", "overrun", "row")
 
     def __init__(self, service: ReminderService, entry: Entry, judged: Deliver) -> None:
         self._service = service
@@ -30,6 +31,7 @@ class TickInFlight:
         self.row = entry.row
         self.judged = judged
         self.began_at = 0
+        self.overrun = 0
         self.call: Invocation | None = None
 
     def admit(self) -> Admission:
@@ -60,14 +62,38 @@ class TickInFlight:
     def code_ended(self) -> None:
         self._service.code_ended(self)
 
-    def settle(self) -> Settle:
+    def settle(self) -> tuple[Settle, tuple[EventRow, ...]]:
+        finished_at = self._service.now()
         progress = settle_delivered(
             self.row,
             judged=self.judged,
-            finished_at=self._service.now(),
+            finished_at=finished_at,
             catch_up_max=self._service.options.catch_up_max,
         )
-        return Settle(self.row.name, self.row.registration, self.row.occurrence, progress)
+        told: tuple[EventRow, ...] = ()
+        passed = overrun(self.row, judged=self.judged, finished_at=finished_at)
+        if passed is not None:
+            self.overrun = passed.count
+            if passed.notify:
+                told = (self._service.missed_event(self.row, passed.first_at, passed.count),)
+        return Settle(self.row.name, self.row.registration, self.row.occurrence, progress), told
+
+
+def missed_event(
+    codec: Codec, stream: str, row: ReminderRow, first_due_at: int, count: int, detected_at: int
+) -> EventRow:
+    """The one event that NOTIFY publishes for occurrences that were passed over."""
+    payload = codec.pack(
+        {
+            "grain_type": row.grain_type,
+            "grain_key": row.grain_key,
+            "name": row.name,
+            "first_due_at": from_us(first_due_at),
+            "count": count,
+            "detected_at": from_us(detected_at),
+        }
+    )
+    return EventRow(stream=stream, payload=payload, at=detected_at)
 
 
 def tick_id(row: ReminderRow) -> str:

@@ -1,0 +1,193 @@
+"""The bucket: which reminders are held in memory, kept true by pages of the table and by committed changes.
+
+Pure; the service does the waiting.  A page may be older than a commit that was acknowledged while the page
+was being read, so what changed meanwhile is noted and skipped.  ``until`` is how far the bucket looks ahead,
+``complete_until`` how far it is complete: every row that wakes by then is held.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from farro.providers.rows import (
+    Commit,
+    DeleteOperation,
+    DeleteReminder,
+    EditReminder,
+    Progress,
+    PutMode,
+    PutReminder,
+    ReminderRow,
+    Settle,
+    Verdict,
+)
+from farro.silo.reminders.due_queue import DueQueue, Entry, GrainKey, Key, Stage
+from farro.silo.reminders.poller import Page
+
+LOW_WATER = 4  # refill when fewer than a quarter of the bucket is held
+
+
+class HeldReminders:
+    def __init__(self, queue: DueQueue) -> None:
+        self.queue = queue
+        self.until = 0
+        self.complete_until = 0
+        self.page_outdated = False  # rows of a grain vanished under a page: read another one soon
+        self._reads_out = 0
+        self._changed: set[Key] = set()
+        self._changed_grains: set[GrainKey] = set()
+
+    # ---- what the table says
+
+    def read_began(self) -> None:
+        self._reads_out += 1
+
+    def read_over(self) -> None:
+        self._reads_out -= 1
+        if not self._reads_out:
+            self._changed.clear()
+            self._changed_grains.clear()
+
+    def hold_page(self, page: Page, until: int) -> None:
+        """Take the rows of a poll that was answered just now."""
+        self.until = until
+        self.complete_until = page.complete_until
+        self.page_outdated = False
+        for row in page.rows:
+            if not self._outdated((row.grain_type, row.grain_key, row.name)):
+                self._offer(row)
+
+    def hold_again(self, key: Key, row: ReminderRow | None) -> None:
+        """Take what the table says now of one reminder."""
+        if self._outdated(key):
+            return
+        entry = self.queue.get(key)
+        if row is None or row.wake_at is None or row.wake_at > self.until:
+            self.queue.remove(key)
+        elif entry is not None and entry.stale:
+            self._no_room(self.queue.replace(row, row.wake_at))
+        else:
+            self._offer(row)
+
+    def _outdated(self, key: Key) -> bool:
+        return key in self._changed or key[:2] in self._changed_grains
+
+    def _offer(self, row: ReminderRow) -> None:
+        if row.wake_at is not None:
+            self._no_room(self.queue.offer(row, row.wake_at))
+
+    def _replace(self, key: Key, row: ReminderRow) -> None:
+        if row.wake_at is None or row.wake_at > self.until:
+            self.queue.remove(key)
+        else:
+            self._no_room(self.queue.replace(row, row.wake_at))
+
+    def _no_room(self, row: ReminderRow | None) -> None:
+        """A row that is not held: the table knows it, and the next refill must look for it."""
+        if row is not None and row.wake_at is not None:
+            self.complete_until = min(self.complete_until, row.wake_at - 1)
+
+    # ---- room
+
+    def wants_refill(self, now: int) -> bool:
+        """More is due, or soon due, than is held, and there is room worth a trip to the table."""
+        if self.complete_until >= self.until:
+            return False
+        capacity = self.queue.capacity
+        room = capacity - len(self.queue)
+        if self.complete_until < now:
+            return room > 0 and room >= capacity // 2
+        return room >= capacity - capacity // LOW_WATER
+
+    def resize(self, capacity: int) -> None:
+        """Another bucket size; what no longer has room is left to the table."""
+        for row in self.queue.resize(capacity):
+            self._no_room(row)
+
+    # ---- what was committed
+
+    def committed(self, commit: Commit, verdict: Verdict) -> list[Key]:
+        """Follow one committed member.  Answers the reminders whose rows must be read to be known."""
+        look_up: list[Key] = []
+        if commit.grain is not None and commit.grain.destroy:
+            self._forget_all(commit)
+        if commit.settle is not None and verdict.settled:
+            self._settled(commit, commit.settle)
+        for change in commit.reminders:
+            match change:
+                case PutReminder(row, mode):
+                    look_up += self._put(row, mode, verdict)
+                case DeleteReminder(name):
+                    self._forget((commit.grain_type, commit.grain_key, name))
+                case DeleteOperation(operation):
+                    self._forget_all(commit, operation)
+                case EditReminder(name):
+                    look_up.append(self._doubt((commit.grain_type, commit.grain_key, name)))
+        return look_up
+
+    def _note(self, key: Key) -> None:
+        if self._reads_out:
+            self._changed.add(key)
+
+    def _settled(self, commit: Commit, settle: Settle) -> None:
+        key = (commit.grain_type, commit.grain_key, settle.name)
+        self._note(key)
+        entry = self.queue.get(key)
+        if entry is None or not _same(entry, settle):
+            return
+        if settle.progress is None:
+            self.queue.remove(key)
+        else:
+            self._replace(key, moved(entry.row, settle.progress))
+
+    def _put(self, row: ReminderRow, mode: PutMode, verdict: Verdict) -> list[Key]:
+        key = (row.grain_type, row.grain_key, row.name)
+        if row.name in verdict.kept:
+            return [self._doubt(key)] if mode is PutMode.KEEP_PROGRESS else []
+        self._note(key)
+        self._replace(key, row)
+        return []
+
+    def _doubt(self, key: Key) -> Key:
+        """The row changed in ways that were not computed here: it is read again before it fires."""
+        self._note(key)
+        entry = self.queue.get(key)
+        if entry is not None and entry.stage is not Stage.OUT:
+            entry.stale = True
+        return key
+
+    def _forget(self, key: Key) -> None:
+        self._note(key)
+        self.queue.remove(key)
+
+    def _forget_all(self, commit: Commit, operation: str | None = None) -> None:
+        grain = (commit.grain_type, commit.grain_key)
+        for name in self.queue.names_of(grain):
+            entry = self.queue.get((*grain, name))
+            if entry is not None and operation in (None, entry.row.operation):
+                self.queue.remove((*grain, name))
+        if self._reads_out:
+            self._changed_grains.add(grain)
+            self.page_outdated = True
+
+
+def _same(entry: Entry, settle: Settle) -> bool:
+    return (entry.row.registration, entry.row.occurrence) == (settle.registration, settle.occurrence)
+
+
+def moved(row: ReminderRow, progress: Progress) -> ReminderRow:
+    """The row after its progress was committed."""
+    return replace(
+        row,
+        next_due_at=progress.next_due_at,
+        wake_at=progress.wake_at,
+        last_fire_at=progress.last_fire_at,
+        occurrence=progress.occurrence,
+        times_left=progress.times_left,
+        attempts=progress.attempts,
+        missed_count=progress.missed_count,
+        first_missed_at=progress.first_missed_at,
+        catch_up_left=progress.catch_up_left,
+        status=progress.status,
+        note=progress.note,
+    )
