@@ -5,7 +5,7 @@ One set of rules for all stores: a turn that memory accepts must not fail on a r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -19,9 +19,11 @@ from farro.providers.rows import (
     GrainWrite,
     OutboxRow,
     Progress,
+    PutMode,
     PutReminder,
     ReminderRow,
     Settle,
+    Watermark,
 )
 
 INTEGER_MIN = -(2**63)
@@ -53,8 +55,7 @@ class _Signature:
 
 
 class _Shape:
-    """The plain fields of one row class.  Checked in bulk, since every commit passes here; named one by one.
-    """
+    """The plain fields of one row class: checked in bulk, as every commit passes here, named one by one."""
 
     def __init__(self, row_class: type) -> None:
         kinds = {field.name: _kinds_of(str(field.type)) for field in fields(row_class)}
@@ -106,6 +107,7 @@ _SHAPES: dict[type, _Shape] = {
         Progress,
         ReminderRow,
         Settle,
+        Watermark,
     )
 }
 
@@ -140,6 +142,7 @@ def _parts(member: Commit) -> Iterable[Any]:
                 yield change.progress
     yield from member.events
     yield from member.outbox
+    yield from member.watermarks
 
 
 def rejection(member: Commit) -> str:
@@ -166,3 +169,43 @@ def rejection(member: Commit) -> str:
     if member.grain is not None and member.grain.destroy and member.reminders:
         return "a commit that destroys its grain cannot change its reminders too"
     return ""
+
+
+def too_many(member: Commit, settled: bool, operations: Mapping[str, str]) -> str:
+    """Why the member's puts exceed its ``reminders_max``, or an empty text.
+
+    ``operations``: the grain's reminders before the commit, name to operation. ``settled``: its settle
+    matches.
+    """
+    after = dict(operations)
+    if settled and member.settle is not None and member.settle.progress is None:
+        del after[member.settle.name]
+    for change in member.reminders:
+        if isinstance(change, PutReminder):
+            if change.mode is not PutMode.IF_MISSING or change.row.name not in after:
+                after[change.row.name] = change.row.operation
+        elif isinstance(change, DeleteReminder):
+            after.pop(change.name, None)
+        elif isinstance(change, DeleteOperation):
+            after = {name: operation for name, operation in after.items() if operation != change.operation}
+    if len(after) <= max(member.reminders_max, len(operations)):
+        return ""
+    return (
+        f"{member.grain_type}/{member.grain_key} would have {len(after)} reminders; at most"
+        f" {member.reminders_max} are allowed for one grain"
+    )
+
+
+def is_bounded(member: Commit) -> bool:
+    """True when ``reminders_max`` can matter: the member puts something."""
+    return member.reminders_max > 0 and any(isinstance(change, PutReminder) for change in member.reminders)
+
+
+def is_duplicate(member: Commit, positions: Mapping[str, int]) -> bool:
+    """True when a watermark of the member was reached before.  ``positions``: what the grain has consumed."""
+    reached = dict(positions)
+    for watermark in member.watermarks:
+        if reached.get(watermark.source, watermark.position - 1) >= watermark.position:
+            return True
+        reached[watermark.source] = watermark.position
+    return False

@@ -1,7 +1,8 @@
-"""The contract every store keeps.  The conformance kit (:mod:`farro.providers.conformance`) tests each sentence.
+"""The contract every store keeps.  The conformance kit (:mod:`farro.providers.conformance`) tests each
+sentence.
 
-A provider never reads a clock and draws no random numbers: instants come in as arguments.  It is used from one
-event loop.  Every verb either answers or raises one of :mod:`farro.providers.errors`; after
+A provider never reads a clock and draws no random numbers: instants come in as arguments.  It is used from
+one event loop.  Every verb either answers or raises one of :mod:`farro.providers.errors`; after
 :class:`~farro.providers.errors.Unavailable` nothing has changed, after
 :class:`~farro.providers.errors.OutcomeUnknown` it may have.
 """
@@ -77,7 +78,9 @@ class Provider(Protocol):
         """Every reminder of one grain, by name."""
 
     async def poll(self, queries: Sequence[PollQuery]) -> list[list[ReminderRow]]:
-        """Run index ranges, one answer each, in order.  Cost grows with the rows returned, not with the table."""
+        """Run index ranges, one answer each, in order.  Cost grows with the rows returned, not with the
+        table.
+        """
 
     async def list_reminders(
         self, where: ReminderFilter, limit: int, after: tuple[str, str, str] | None = None

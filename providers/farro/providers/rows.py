@@ -265,7 +265,8 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class PollQuery:
-    """One index range: scheduled rows of one priority with ``wake_at <= wake_until``, by (wake_at, registration).
+    """One index range: scheduled rows of one priority with ``wake_at <= wake_until``, by (wake_at,
+    registration).
 
     ``partitions`` None: all.  At most ``limit`` rows, after the key ``after`` when given.
     """
@@ -321,7 +322,9 @@ class SiloRow:
 
 @dataclass(frozen=True, slots=True)
 class PartitionRow:
-    """A partition just taken.  ``previous_alive_at``: last sign of life of the owner before (None: never owned)."""
+    """A partition just taken. ``previous_alive_at``: last sign of life of the owner before (None: never
+    owned).
+    """
 
     partition: int
     epoch: int

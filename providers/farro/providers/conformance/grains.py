@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from farro.providers.conformance.made import NOW, PARTITION, Owner, a_reminder, an_owner, writing
 from farro.providers.conformance.stores import MakeProvider, StoreKit, reopened
 from farro.providers.contracts import Provider
-from farro.providers.rows import GrainRow, GrainWrite, Outcome, PutReminder, Settle
+from farro.providers.rows import GrainRow, GrainWrite, Outcome, PutReminder, Settle, Watermark
 
 
 class GrainKit(StoreKit):
@@ -142,3 +144,44 @@ class GrainKit(StoreKit):
         assert row is not None and row.state == bytes(range(256))
         assert reminders == [a_reminder()]
         assert taken.epoch == owner.epochs[PARTITION] + 1
+
+    async def test_a_message_takes_effect_once(self, owner: Owner) -> None:
+        first = await owner.committed(grain=writing(0, b"1"), watermarks=(Watermark("sender", 4),))
+        verdicts = await owner.commit(
+            owner.member(
+                grain=writing(1, b"again"),
+                watermarks=(Watermark("other", 1), Watermark("sender", 4)),
+                reminders=(PutReminder(a_reminder()),),
+            ),
+            owner.member(grain=writing(1, b"older"), watermarks=(Watermark("sender", 3),)),
+            owner.member(grain=writing(1, b"2"), watermarks=(Watermark("sender", 5),)),
+        )
+        (row,) = await owner.store.load([("shipments", "k")])
+        assert [verdict.outcome for verdict in (first, *verdicts)] == [
+            Outcome.COMMITTED,
+            Outcome.DUPLICATE,
+            Outcome.DUPLICATE,
+            Outcome.COMMITTED,
+        ]
+        assert row is not None and (row.version, row.state) == (2, b"2")
+        assert await owner.store.watermarks("shipments", "k") == {"sender": 5}
+        assert await owner.store.reminders_of("shipments", "k") == []
+
+    async def test_a_conflict_is_told_before_a_duplicate_and_a_fence_before_both(self, owner: Owner) -> None:
+        await owner.committed(grain=writing(0), watermarks=(Watermark("s", 1),))
+        stale = owner.member(grain=writing(7), watermarks=(Watermark("s", 1),))
+        (conflict,) = await owner.commit(stale)
+        (fenced,) = await owner.commit(replace(stale, epoch=99))
+        assert (conflict.outcome, fenced.outcome) == (Outcome.CONFLICT, Outcome.FENCED)
+
+    async def test_watermarks_are_per_grain_and_source_and_survive_destroy(
+        self, owner: Owner, make_provider: MakeProvider
+    ) -> None:
+        marks = (Watermark("a", -3), Watermark("b", 7), Watermark("a", 2))
+        await owner.committed(watermarks=marks, grain=writing(0))
+        await owner.committed("neighbour", watermarks=(Watermark("a", 1),))
+        await owner.committed(grain=GrainWrite(1, destroy=True))
+        again = await reopened(owner.store, make_provider)
+        found = [await again.watermarks("shipments", key) for key in ("k", "neighbour", "nobody")]
+        await again.close()
+        assert found == [{"a": 2, "b": 7}, {"a": 1}, {}]

@@ -112,3 +112,17 @@ class PollKit(StoreKit):
         await owner.put(odd, a_reminder(name="ok"), a_reminder(name="far", priority=99))
         assert await names(owner, PollQuery(1, NOW, 10)) == ["odd", "ok"]
         assert await names(owner, PollQuery(99, NOW, 10)) == ["far"]
+
+    async def test_scheduled_rows_that_no_poll_sees_are_found_for_repair(self, owner: Owner) -> None:
+        lost = [
+            a_reminder(name="a", wake_at=None),
+            a_reminder(name="b", next_due_at=None),
+            a_reminder(name="c", priority=99),
+            a_reminder(name="d", priority=-1, wake_at=None),
+        ]
+        sound = [a_reminder(name=f"p{priority}", priority=priority) for priority in (0, 1, 2)]
+        asleep = a_reminder(name="z", status=PAUSED, wake_at=None, priority=99)
+        await owner.put(*lost, *sound, asleep)
+        assert await owner.store.unpollable(10) == lost
+        assert await owner.store.unpollable(2) == lost[:2]
+        assert await owner.store.unpollable(0) == []

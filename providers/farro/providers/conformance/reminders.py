@@ -20,6 +20,7 @@ from farro.providers.rows import (
     Progress,
     PutMode,
     PutReminder,
+    ReminderChange,
     ReminderRow,
     Settle,
     put_over,
@@ -263,3 +264,59 @@ class ReminderKit(StoreKit):
             (verdict,) = await owner.commit(owner.member(grain=GrainWrite(0), reminders=(PutReminder(row),)))
             assert verdict.outcome is Outcome.REJECTED and "belongs to" in verdict.reason
         assert await owner.store.load([("shipments", "k")]) == [None]
+
+    async def test_a_paused_row_moves_with_its_settle_and_stays_paused(self, owner: Owner) -> None:
+        row = a_reminder(status=PAUSED, wake_at=None, note="on holiday")
+        await owner.put(row)
+        moving = replace(PROGRESS, status="scheduled", note=None)
+        verdict = await owner.committed(settle=Settle("chase", 1, 1, moving))
+        expected = replace(after(row, moving), status=PAUSED, wake_at=None, note="on holiday")
+        assert verdict.settled
+        assert await owner.store.reminders_of("shipments", "k") == [expected]
+
+    async def test_an_edit_wakes_a_paused_row(self, owner: Owner) -> None:
+        await owner.put(a_reminder(status=PAUSED, wake_at=None))
+        awake = replace(PROGRESS, status="scheduled", note=None)
+        await owner.committed(reminders=(EditReminder("chase", progress=awake),))
+        assert await owner.store.reminders_of("shipments", "k") == [after(a_reminder(), awake)]
+
+    @pytest.mark.parametrize(
+        ("changes", "allowed"),
+        [
+            ((PutReminder(a_reminder(name="c")),), False),
+            ((PutReminder(a_reminder(name="a", registration=2)),), True),
+            ((PutReminder(a_reminder(name="a"), PutMode.IF_MISSING),), True),
+            ((DeleteReminder("a"), PutReminder(a_reminder(name="c"))), True),
+            ((PutReminder(a_reminder(name="c")), DeleteReminder("c")), True),
+            ((PutReminder(a_reminder(name="c")), DeleteReminder("gone")), False),
+            ((DeleteOperation("chase"), PutReminder(a_reminder(name="c"))), True),
+            ((PutReminder(a_reminder(name="c", operation="x")), DeleteOperation("x")), True),
+        ],
+    )
+    async def test_puts_beyond_the_bound_of_the_grain_are_rejected(
+        self, owner: Owner, changes: tuple[ReminderChange, ...], allowed: bool
+    ) -> None:
+        await owner.put(a_reminder(name="a"), a_reminder(name="b"), a_reminder("neighbour"))
+        before = await owner.store.reminders_of("shipments", "k")
+        (verdict,) = await owner.commit(owner.member(grain=writing(0), reminders=changes, reminders_max=2))
+        found = await owner.store.reminders_of("shipments", "k")
+        assert verdict.outcome is (Outcome.COMMITTED if allowed else Outcome.REJECTED)
+        assert len(found) <= 2
+        if not allowed:
+            assert "at most 2" in verdict.reason
+            assert found == before
+            assert await owner.store.load([("shipments", "k")]) == [None]
+
+    async def test_a_grain_beyond_a_lowered_bound_may_keep_and_move_what_it_has(self, owner: Owner) -> None:
+        await owner.put(*(a_reminder(name=name) for name in "abc"))
+        moved = PutReminder(a_reminder(name="b", registration=2))
+        await owner.committed(reminders=(moved,), reminders_max=1)
+        added = PutReminder(a_reminder(name="d"))
+        (verdict,) = await owner.commit(owner.member(reminders=(added,), reminders_max=1))
+        assert verdict.outcome is Outcome.REJECTED
+
+    async def test_the_tick_that_ends_makes_room_for_a_new_reminder(self, owner: Owner) -> None:
+        await owner.put(a_reminder())
+        new = PutReminder(a_reminder(name="next"))
+        await owner.committed(settle=Settle("chase", 1, 1, None), reminders=(new,), reminders_max=1)
+        assert await owner.store.reminders_of("shipments", "k") == [new.row]

@@ -90,3 +90,27 @@ class StreamKit(StoreKit):
         )
         assert [e.payload for _, e in await owner.store.events(PARTITION, "s", 0, 10)] == [b"bye"]
         assert [m.method for _, m in await owner.store.outbox(PARTITION, 0, 10)] == ["bye"]
+
+    async def test_stream_heads_tell_the_last_number_of_each_partition(self, owner: Owner) -> None:
+        assert await owner.store.stream_heads("s") == []
+        await owner.committed(partition=PARTITION + 1, events=_events("s", b"1", b"2"))
+        await owner.committed(events=(*_events("s", b"3"), *_events("t", b"4")))
+        heads = [
+            (partition, (await owner.store.events(partition, "s", 0, 10))[-1][0])
+            for partition in (PARTITION, PARTITION + 1)
+        ]
+        assert await owner.store.stream_heads("s") == heads
+        assert [partition for partition, _ in await owner.store.stream_heads("t")] == [PARTITION]
+
+    async def test_trimmed_events_are_gone_and_their_numbers_stay_used(self, owner: Owner) -> None:
+        await owner.committed(events=(*_events("s", b"1", b"2", b"3"), *_events("t", b"4")))
+        numbers = [number for number, _ in await owner.store.events(PARTITION, "s", 0, 10)]
+        heads = await owner.store.stream_heads("s")
+        assert await owner.store.trim_events("s", PARTITION, numbers[1]) == 2
+        assert await owner.store.trim_events("s", PARTITION, numbers[1]) == 0
+        assert [e.payload for _, e in await owner.store.events(PARTITION, "s", 0, 10)] == [b"3"]
+        assert await owner.store.trim_events("s", PARTITION, numbers[2]) == 1
+        assert await owner.store.stream_heads("s") == heads
+        assert [e.payload for _, e in await owner.store.events(PARTITION, "t", 0, 10)] == [b"4"]
+        await owner.committed(events=_events("s", b"5"))
+        assert (await owner.store.events(PARTITION, "s", 0, 10))[0][0] > numbers[2]

@@ -14,15 +14,18 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from farro.providers.checks import rejection
+from farro.providers.checks import is_bounded, is_duplicate, rejection, too_many
 from farro.providers.rows import Commit, Outcome, Verdict
 from farro.providers.sqlite.failures import DATA_ERRORS, roll_back, writing
 from farro.providers.sqlite.queries import QUERIES, in_statements
+from farro.providers.sqlite.reading import fetch
 from farro.providers.sqlite.staging import Staged
 
 _FENCED = Verdict(Outcome.FENCED)
 _CONFLICT = Verdict(Outcome.CONFLICT)
+_DUPLICATE = Verdict(Outcome.DUPLICATE)
 
 
 def commit_batch(
@@ -39,6 +42,14 @@ def commit_batch(
             verdicts = _Batch(connection, service_id).write_one_by_one(batch, reasons)
         connection.execute(QUERIES["sign_of_life"], (service_id, owner, now))
     return verdicts
+
+
+def trim_events(
+    connection: sqlite3.Connection, url: str, service_id: str, stream: str, partition: int, until: int
+) -> int:
+    with writing(connection, url):
+        values = (service_id, stream, partition, until)
+        return connection.execute(QUERIES["trim_events"], values).rowcount
 
 
 def runs_of_distinct_grains(batch: Sequence[Commit]) -> Iterator[range]:
@@ -88,54 +99,86 @@ class _Batch:
         return verdicts
 
     def _write(self, members: Sequence[Commit], reasons: Sequence[str]) -> list[Verdict]:
-        verdicts: list[Verdict | None] = [
-            Verdict(Outcome.REJECTED, reason=reason)
-            if reason
-            else (None if self._epochs.get(member.partition) == member.epoch else _FENCED)
-            for member, reason in zip(members, reasons, strict=True)
-        ]
-        versions = self._versions(members, verdicts)
-        for index, member in enumerate(members):
-            write = member.grain
-            if write is not None and verdicts[index] is None:
-                verdicts[index] = None if versions.get(index, 0) == write.expected_version else _CONFLICT
+        """One run: look, give verdicts, then write all that holds."""
+        verdicts: dict[int, Verdict] = {}  # of the members that are refused; the others hold so far
+        for index, (member, reason) in enumerate(zip(members, reasons, strict=True)):
+            if reason:
+                verdicts[index] = Verdict(Outcome.REJECTED, reason=reason)
+            elif self._epochs.get(member.partition) != member.epoch:
+                verdicts[index] = _FENCED
+        self._refuse_conflicts(members, verdicts)
+        self._refuse_duplicates(members, verdicts)
         settled = self._settled(members, verdicts)
+        self._refuse_too_many(members, verdicts, settled)
         staged = Staged(self._connection, self._service_id, self._sequences)
         answers = [
-            verdict or staged.member(member, index in settled)
-            for index, (member, verdict) in enumerate(zip(members, verdicts, strict=True))
+            verdicts.get(index) or staged.member(member, index in settled)
+            for index, member in enumerate(members)
         ]
         staged.flush()
         return answers
 
-    def _versions(self, members: Sequence[Commit], verdicts: Sequence[Verdict | None]) -> dict[int, int]:
-        asked = [
-            (index, self._service_id, member.grain_type, member.grain_key)
-            for index, member in enumerate(members)
-            if member.grain is not None and verdicts[index] is None
-        ]
-        found: dict[int, int] = {}
-        for statement, values in in_statements("versions", asked):
+    def _ask(self, name: str, asked: Sequence[tuple[object, ...]]) -> Iterator[Any]:
+        """The JSON answers of a query that tells in one value what it found for many."""
+        for statement, values in in_statements(name, asked):
             (answer,) = self._connection.execute(statement, values).fetchone()
-            found.update((int(index), version) for index, version in json.loads(answer).items())
-        return found
+            yield json.loads(answer)
 
-    def _settled(self, members: Sequence[Commit], verdicts: Sequence[Verdict | None]) -> set[int]:
-        asked = [
-            (
-                index,
-                self._service_id,
-                member.grain_type,
-                member.grain_key,
-                member.settle.name,
-                member.settle.registration,
-                member.settle.occurrence,
-            )
+    def _address(self, index: int, member: Commit) -> tuple[int, str, str, str]:
+        return index, self._service_id, member.grain_type, member.grain_key
+
+    def _refuse_conflicts(self, members: Sequence[Commit], verdicts: dict[int, Verdict]) -> None:
+        expected = {
+            index: member.grain.expected_version
             for index, member in enumerate(members)
-            if member.settle is not None and verdicts[index] is None
+            if member.grain is not None and index not in verdicts
+        }
+        stored: dict[str, int] = {}
+        for answer in self._ask("versions", [self._address(index, members[index]) for index in expected]):
+            stored.update(answer)
+        for index, version in expected.items():
+            if stored.get(str(index), 0) != version:
+                verdicts[index] = _CONFLICT
+
+    def _refuse_duplicates(self, members: Sequence[Commit], verdicts: dict[int, Verdict]) -> None:
+        asked = [
+            (*self._address(index, member), watermark.source)
+            for index, member in enumerate(members)
+            if member.watermarks and index not in verdicts
+            for watermark in member.watermarks
         ]
-        found: set[int] = set()
-        for statement, values in in_statements("settled", asked):
-            (answer,) = self._connection.execute(statement, values).fetchone()
-            found.update(json.loads(answer))
-        return found
+        reached: dict[int, dict[str, int]] = {row[0]: {} for row in asked}
+        for answer in self._ask("positions", asked):
+            for index, source, position in answer:
+                reached[index][source] = position
+        for index, positions in reached.items():
+            if is_duplicate(members[index], positions):
+                verdicts[index] = _DUPLICATE
+
+    def _settled(self, members: Sequence[Commit], verdicts: dict[int, Verdict]) -> set[int]:
+        asked = [
+            (*self._address(index, member), settle.name, settle.registration, settle.occurrence)
+            for index, member in enumerate(members)
+            if (settle := member.settle) is not None and index not in verdicts
+        ]
+        return {index for answer in self._ask("settled", asked) for index in answer}
+
+    def _refuse_too_many(
+        self, members: Sequence[Commit], verdicts: dict[int, Verdict], settled: set[int]
+    ) -> None:
+        """Only a grain that comes near its bound is looked at name by name."""
+        asked = [
+            self._address(index, member)
+            for index, member in enumerate(members)
+            if index not in verdicts and is_bounded(member)
+        ]
+        for answer in self._ask("reminder_counts", asked):
+            for index, count in ((int(number), count) for number, count in answer.items()):
+                member = members[index]
+                if count + len(member.reminders) <= member.reminders_max:
+                    continue
+                held = fetch(
+                    self._connection, QUERIES["reminder_operations"], self._address(index, member)[1:]
+                )
+                if reason := too_many(member, index in settled, dict(held)):
+                    verdicts[index] = Verdict(Outcome.REJECTED, reason=reason)

@@ -72,6 +72,32 @@ SELECT json_group_object(asked.number, grains.version) FROM asked CROSS JOIN gra
 WHERE grains.service_id = asked.service_id AND grains.grain_type = asked.grain_type
     AND grains.grain_key = asked.grain_key
 
+-- name: positions
+-- [[number, source, position]] of what each grain has consumed of the sources asked for.
+WITH asked (number, service_id, grain_type, grain_key, source) AS (VALUES {rows})
+SELECT json_group_array(json_array(asked.number, w.source, w.position)) FROM asked CROSS JOIN watermarks AS w
+WHERE w.service_id = asked.service_id AND w.grain_type = asked.grain_type AND w.grain_key = asked.grain_key
+    AND w.source = asked.source
+
+-- name: move_watermarks
+INSERT INTO watermarks (service_id, grain_type, grain_key, source, position) VALUES {rows}
+ON CONFLICT (service_id, grain_type, grain_key, source) DO UPDATE SET position = excluded.position
+
+-- name: watermarks
+SELECT source, position FROM watermarks
+WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 ORDER BY source
+
+-- name: reminder_counts
+-- {number: how many reminders the grain has}.
+WITH asked (number, service_id, grain_type, grain_key) AS (VALUES {rows})
+SELECT json_group_object(asked.number, (
+    SELECT count(*) FROM reminders AS r
+    WHERE r.service_id = asked.service_id AND r.grain_type = asked.grain_type AND r.grain_key = asked.grain_key
+)) FROM asked
+
+-- name: reminder_operations
+SELECT name, operation FROM reminders WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3
+
 -- name: write_states
 -- New grains, and new states of grains; the versions were checked before.
 INSERT INTO grains (service_id, grain_type, grain_key, partition, version, incarnation, layout, state) VALUES {rows}
@@ -99,11 +125,15 @@ WHERE r.service_id = asked.service_id AND r.grain_type = asked.grain_type AND r.
     AND r.name = asked.name AND r.registration = asked.registration AND r.occurrence = asked.occurrence
 
 -- name: move_reminders
--- The new progress of reminders whose settle was found to match.
+-- The new progress of reminders whose settle was found to match.  A paused row moves on its grid but sleeps on.
 WITH moved (service_id, grain_type, grain_key, name, {progress_columns}) AS (VALUES {rows})
 UPDATE reminders SET ({progress_columns}) = (
-    moved.next_due_at, moved.wake_at, moved.last_fire_at, moved.occurrence, moved.times_left, moved.attempts,
-    moved.missed_count, moved.first_missed_at, moved.catch_up_left, moved.status, moved.note)
+    moved.next_due_at,
+    CASE WHEN reminders.status <> 'paused' THEN moved.wake_at END,
+    moved.last_fire_at, moved.occurrence, moved.times_left, moved.attempts,
+    moved.missed_count, moved.first_missed_at, moved.catch_up_left,
+    CASE WHEN reminders.status = 'paused' THEN reminders.status ELSE moved.status END,
+    CASE WHEN reminders.status = 'paused' THEN reminders.note ELSE moved.note END)
 FROM moved
 WHERE reminders.service_id = moved.service_id AND reminders.grain_type = moved.grain_type
     AND reminders.grain_key = moved.grain_key AND reminders.name = moved.name
@@ -134,6 +164,16 @@ WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND name = ?4
 -- name: add_events
 INSERT INTO events (service_id, partition, sequence, stream, payload, at) VALUES {rows}
 
+-- name: move_stream_heads
+INSERT INTO stream_heads (service_id, stream, partition, sequence) VALUES {rows}
+ON CONFLICT (service_id, stream, partition) DO UPDATE SET sequence = excluded.sequence
+
+-- name: stream_heads
+SELECT partition, sequence FROM stream_heads WHERE service_id = ?1 AND stream = ?2 ORDER BY partition
+
+-- name: trim_events
+DELETE FROM events WHERE service_id = ?1 AND stream = ?2 AND partition = ?3 AND sequence <= ?4
+
 -- name: add_messages
 INSERT INTO outbox (
     service_id, partition, sequence, sender_type, sender_key, target_type, target_key, method, args, at
@@ -156,6 +196,14 @@ WHERE service_id = ?1 AND priority = ?2 AND status = 'scheduled' AND wake_at IS 
     AND (?10 IS NULL OR partition IN (SELECT value FROM json_each(?10)))
 ORDER BY wake_at, registration, grain_type, grain_key, name
 LIMIT ?9
+
+-- name: unpollable
+-- The condition is word for word that of the index reminders_unpollable.
+SELECT {reminder_columns} FROM reminders
+WHERE service_id = ?1
+    AND status = 'scheduled' AND (wake_at IS NULL OR next_due_at IS NULL OR priority NOT IN (0, 1, 2))
+ORDER BY grain_type, grain_key, name
+LIMIT ?2
 
 -- name: list_reminders
 -- {filters} is put together from the fixed texts of reading.py; values are always bound.

@@ -168,5 +168,23 @@ def outbox(
     return [(row[0], OutboxRow(*row[1:])) for row in fetch(connection, QUERIES["outbox"], values)]
 
 
+def stream_heads(connection: sqlite3.Connection, service_id: str, stream: str) -> list[tuple[int, int]]:
+    if not is_storable(stream):
+        return []
+    found = fetch(connection, QUERIES["stream_heads"], (service_id, stream))
+    return [(partition, sequence) for partition, sequence in found]
+
+
+def watermarks(connection: sqlite3.Connection, service_id: str, *grain: str) -> dict[str, int]:
+    if not all(map(is_storable, grain)):
+        return {}
+    return dict(fetch(connection, QUERIES["watermarks"], (service_id, *grain)))
+
+
+def unpollable(connection: sqlite3.Connection, service_id: str, limit: int) -> list[ReminderRow]:
+    found = fetch(connection, QUERIES["unpollable"], (service_id, max(limit, 0)))
+    return [ReminderRow(*row) for row in found]
+
+
 def silos(connection: sqlite3.Connection, service_id: str) -> list[SiloRow]:
     return [SiloRow(*row) for row in fetch(connection, QUERIES["silos"], (service_id,))]

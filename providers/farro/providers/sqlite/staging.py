@@ -43,6 +43,8 @@ class Staged:
         self._service_id = service_id
         self._sequences = sequences
         self._moved: set[int] = set()
+        self._watermarks: dict[tuple[str, ...], int] = {}
+        self._heads: dict[tuple[str, int], int] = {}
         self._first: dict[str, list[Values]] = {"move_reminders": [], "delete_reminders": []}
         self._grains: dict[str, list[Values]] = {"write_states": [], "touch_grains": []}
         self._steps: list[dict[str, list[Values]]] = []
@@ -52,6 +54,8 @@ class Staged:
         """Stage one member.  ``settled``: its settle matches the stored row."""
         address = (self._service_id, member.grain_type, member.grain_key)
         version = 0
+        for mark in member.watermarks:
+            self._watermarks[(*address, mark.source)] = mark.position
         if settled and member.settle is not None:
             self._settle(address, member.settle)
         if member.grain is not None:
@@ -66,6 +70,8 @@ class Staged:
         for kinds in (self._first, self._grains, *self._steps, self._last):
             for name, rows in kinds.items():
                 self._run(name, rows)
+        self._run("move_watermarks", [(*key, position) for key, position in self._watermarks.items()])
+        self._run("move_stream_heads", [(self._service_id, *key, n) for key, n in self._heads.items()])
         self._run("move_sequences", [(self._service_id, p, self._sequences[p]) for p in self._moved])
 
     def _run(self, name: str, rows: Sequence[Values]) -> None:
@@ -135,6 +141,7 @@ class Staged:
         sequence = self._sequences[partition]
         for event in member.events:
             sequence += 1
+            self._heads[event.stream, partition] = sequence
             self._last["add_events"].append(
                 (self._service_id, partition, sequence, event.stream, event.payload, event.at)
             )

@@ -28,7 +28,7 @@ from farro.providers.rows import (
     Verdict,
 )
 from farro.providers.sqlite import membership, reading
-from farro.providers.sqlite.committing import commit_batch
+from farro.providers.sqlite.committing import commit_batch, trim_events
 from farro.providers.sqlite.failures import translated
 from farro.providers.sqlite.locking import StoreLock, refuse_network_file_system
 from farro.providers.sqlite.opened import (
@@ -202,6 +202,22 @@ class SqliteProvider:
         return await self._read(
             lambda connection: reading.outbox(connection, self._service_id, partition, after, limit)
         )
+
+    async def stream_heads(self, stream: str) -> list[tuple[int, int]]:
+        return await self._read(lambda connection: reading.stream_heads(connection, self._service_id, stream))
+
+    async def trim_events(self, stream: str, partition: int, until: int) -> int:
+        return await self._write(
+            lambda connection: trim_events(connection, self._url, self._service_id, stream, partition, until)
+        )
+
+    async def watermarks(self, grain_type: str, grain_key: str) -> dict[str, int]:
+        return await self._read(
+            lambda connection: reading.watermarks(connection, self._service_id, grain_type, grain_key)
+        )
+
+    async def unpollable(self, limit: int) -> list[ReminderRow]:
+        return await self._read(lambda connection: reading.unpollable(connection, self._service_id, limit))
 
     async def silos(self) -> list[SiloRow]:
         return await self._read(lambda connection: reading.silos(connection, self._service_id))

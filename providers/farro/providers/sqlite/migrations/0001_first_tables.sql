@@ -81,6 +81,30 @@ CREATE INDEX reminders_to_wake
     ON reminders (service_id, priority, wake_at, registration, grain_type, grain_key, name)
     WHERE status = 'scheduled' AND wake_at IS NOT NULL;
 
+-- What no poll can see and repair must find: its cost grows with such rows alone.
+CREATE INDEX reminders_unpollable
+    ON reminders (service_id, grain_type, grain_key, name)
+    WHERE status = 'scheduled' AND (wake_at IS NULL OR next_due_at IS NULL OR priority NOT IN (0, 1, 2));
+
+-- How far a grain has consumed each source of messages.  It outlives the grain's state.
+CREATE TABLE watermarks (
+    service_id TEXT NOT NULL,
+    grain_type TEXT NOT NULL,
+    grain_key TEXT NOT NULL,
+    source TEXT NOT NULL,
+    position INTEGER NOT NULL,
+    PRIMARY KEY (service_id, grain_type, grain_key, source)
+) STRICT, WITHOUT ROWID;
+
+-- The last number of each stream in each partition, which trimming its events must not forget.
+CREATE TABLE stream_heads (
+    service_id TEXT NOT NULL,
+    stream TEXT NOT NULL,
+    partition INTEGER NOT NULL,
+    sequence INTEGER NOT NULL,
+    PRIMARY KEY (service_id, stream, partition)
+) STRICT, WITHOUT ROWID;
+
 CREATE TABLE events (
     service_id TEXT NOT NULL,
     partition INTEGER NOT NULL,
