@@ -106,3 +106,67 @@ class TickStatus:
     period: timedelta | None
     cron: str | None
     current_tick_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class ReminderListing:
+    """A reminder and whose it is, as listings give it.  ``overdue``: it should have fired by now."""
+
+    grain_type: str
+    grain_key: str
+    overdue: bool
+    status: ReminderStatus
+
+
+@dataclass(frozen=True, slots=True)
+class ReminderQuery:
+    """Which reminders a listing, a count or a bulk change means; None: any.
+
+    ``status`` is scheduled, paused or failed; ``due_before`` compares with ``next_run_at``.
+    """
+
+    grain_type: str | None = None
+    grain_key: str | None = None
+    operation: str | None = None
+    priority: ReminderPriority | None = None
+    action: MissedReminderAction | None = None
+    status: str | None = None
+    due_before: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReminderPage:
+    """One page of a listing; ``next_page`` asks for the next one, None at the end."""
+
+    reminders: list[ReminderListing]
+    next_page: list[str | int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReminderGroup:
+    """How many reminders have this priority and status."""
+
+    priority: ReminderPriority
+    status: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReminderCounts:
+    total: int
+    groups: list[ReminderGroup]
+
+
+@dataclass(frozen=True, slots=True)
+class PastTick:
+    """One of the last ticks of a silo.  ``outcome``: delivered, failed or skipped; ``detail`` says more."""
+
+    grain_type: str
+    grain_key: str
+    name: str
+    occurrence: int
+    attempt: int
+    due_at: datetime
+    fired_at: datetime
+    outcome: str
+    detail: str

@@ -1,0 +1,261 @@
+"""``client.reminders`` and ``silo.reminders``: set, look at and operate reminders from outside their grains.
+
+Every verb is a call to the grain ``farro.reminders``, which each silo serves.  Changes act at once, also on
+what is already queued and while a handler runs, and wake no grain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from farro.client.errors import InvalidGrainId, InvalidSchedule
+from farro.client.identity import GrainId
+from farro.client.interface import grain_interface, interface_of
+from farro.client.reference import Caller, Reference, reference
+from farro.client.reminders import (
+    MissedReminderAction,
+    PastTick,
+    ReminderCounts,
+    ReminderListing,
+    ReminderPage,
+    ReminderPriority,
+    ReminderQuery,
+    ReminderStatus,
+)
+
+if TYPE_CHECKING:
+
+    class CronLike(Protocol):
+        """A :class:`farro.silo.Cron`, which this ground does not know."""
+
+        @property
+        def text(self) -> str: ...
+        @property
+        def timezone(self) -> str: ...
+        @property
+        def day_match(self) -> str: ...
+
+
+PAGE = 200  # reminders per reply: well below the limit of one frame
+HISTORY_PAGE = 100
+KEY = "management"
+
+_Statuses = list[ReminderStatus]  # named here because Reminders has a method called list
+_PastTicks = list[PastTick]
+_PageKey = list[str | int] | None
+
+GrainLike = Any
+"""A reference, a :class:`GrainId`, or the text ``TYPE/KEY``."""
+
+
+@grain_interface("farro.reminders")
+class ManagementApi(Protocol):
+    """What the grain ``farro.reminders`` answers.  :class:`Reminders` is the comfortable form."""
+
+    async def register_or_update(
+        self,
+        grain_type: str,
+        grain_key: str,
+        name: str,
+        due: timedelta | datetime | None,
+        period: timedelta | None,
+        cron: str | None,
+        timezone: str | None,
+        day_match: str | None,
+        priority: ReminderPriority,
+        action: MissedReminderAction | None,
+    ) -> None: ...
+
+    async def get(self, grain_type: str, grain_key: str, name: str) -> ReminderStatus | None: ...
+
+    async def list_for_grain(self, grain_type: str, grain_key: str) -> list[ReminderStatus]: ...
+
+    async def upcoming(
+        self, horizon: timedelta, limit: int, page: list[str | int] | None
+    ) -> ReminderPage: ...
+
+    async def list_page(
+        self, query: ReminderQuery, limit: int, page: list[str | int] | None
+    ) -> ReminderPage: ...
+
+    async def count(self, query: ReminderQuery) -> ReminderCounts: ...
+
+    async def set_priority(
+        self, grain_type: str, grain_key: str, name: str, priority: ReminderPriority
+    ) -> None: ...
+
+    async def set_action(
+        self, grain_type: str, grain_key: str, name: str, action: MissedReminderAction
+    ) -> None: ...
+
+    async def repair(self, grain_type: str, grain_key: str, name: str) -> None: ...
+
+    async def delete(self, grain_type: str, grain_key: str, name: str) -> None: ...
+
+    async def pause(self, grain_type: str, grain_key: str, name: str, note: str | None) -> None: ...
+
+    async def resume(self, grain_type: str, grain_key: str, name: str, note: str | None) -> None: ...
+
+    async def pause_all(self, query: ReminderQuery, note: str | None) -> int: ...
+
+    async def resume_all(self, query: ReminderQuery, note: str | None) -> int: ...
+
+    async def delete_all(self, query: ReminderQuery) -> int: ...
+
+    async def trigger_now(self, grain_type: str, grain_key: str, name: str) -> None: ...
+
+    async def history(
+        self, grain_type: str | None, grain_key: str | None, name: str | None, limit: int
+    ) -> list[PastTick]: ...
+
+
+class Reminders:
+    """The management verbs over any caller.
+
+    A grain is given as a reference, a :class:`GrainId` or ``"TYPE/KEY"``.  A verb on a reminder that does not
+    exist raises :class:`~farro.client.errors.ReminderNotFound`, except :meth:`delete` and :meth:`unregister`.
+    """
+
+    def __init__(self, caller: Caller) -> None:
+        self._api = cast(ManagementApi, reference(interface_of(ManagementApi), KEY, caller))
+
+    # ---- set
+
+    async def register_or_update(
+        self,
+        grain: GrainLike,
+        name: str,
+        due: timedelta | datetime | None = None,
+        period: timedelta | None = None,
+        *,
+        cron: str | CronLike | None = None,
+        timezone: str | None = None,
+        priority: ReminderPriority = ReminderPriority.NORMAL,
+        action: MissedReminderAction | None = None,
+    ) -> None:
+        """Register a named reminder of a grain, or move it; it goes to ``receive_reminder``.
+
+        As ``register_or_update_reminder`` inside a grain, but committed at once.
+        """
+        text: str | None
+        if cron is None or isinstance(cron, str):
+            text, day_match = cron, None
+        else:
+            if timezone not in (None, cron.timezone):
+                raise InvalidSchedule(f"timezone={timezone!r} contradicts {cron.timezone!r} of the Cron")
+            text, timezone, day_match = cron.text, cron.timezone, cron.day_match
+        at = _id(grain)
+        await self._api.register_or_update(
+            at.type, at.key, name, due, period, text, timezone, day_match, priority, action
+        )
+
+    async def unregister(self, grain: GrainLike, name: str) -> None:
+        """Cancel a reminder at once.  Absent: no error."""
+        await self.delete(grain, name)
+
+    # ---- look
+
+    async def get(self, grain: GrainLike, name: str) -> ReminderStatus | None:
+        """One reminder by its full name (``operation``, ``operation:key`` or a registered name)."""
+        at = _id(grain)
+        return await self._api.get(at.type, at.key, name)
+
+    async def list(self, query: ReminderQuery | None = None) -> AsyncIterator[ReminderListing]:
+        """Every reminder that fits, by grain and name, page by page."""
+        page: _PageKey = None
+        while True:
+            answer = await self._api.list_page(query or ReminderQuery(), PAGE, page)
+            for listing in answer.reminders:
+                yield listing
+            page = answer.next_page
+            if page is None:
+                return
+
+    async def upcoming(self, horizon: timedelta) -> AsyncIterator[ReminderListing]:
+        """What is due within ``horizon``, by due time; what is overdue comes first and is marked."""
+        page: _PageKey = None
+        while True:
+            answer = await self._api.upcoming(horizon, PAGE, page)
+            for listing in answer.reminders:
+                yield listing
+            page = answer.next_page
+            if page is None:
+                return
+
+    async def count_all(self, query: ReminderQuery | None = None) -> ReminderCounts:
+        """How many reminders there are, by priority and status."""
+        return await self._api.count(query or ReminderQuery())
+
+    async def history(
+        self, grain: GrainLike | None = None, name: str | None = None, limit: int = HISTORY_PAGE
+    ) -> _PastTicks:
+        """The last ticks the answering silo remembers (at most 1,000, since its start), newest first."""
+        at = None if grain is None else _id(grain)
+        return await self._api.history(
+            None if at is None else at.type, None if at is None else at.key, name, limit
+        )
+
+    async def list_for_grain(self, grain: GrainLike) -> _Statuses:
+        """Every reminder of one grain, by name."""
+        at = _id(grain)
+        query = ReminderQuery(grain_type=at.type, grain_key=at.key)
+        return [listing.status async for listing in self.list(query)]
+
+    # ---- operate
+
+    async def set_priority(self, grain: GrainLike, name: str, priority: ReminderPriority) -> None:
+        at = _id(grain)
+        await self._api.set_priority(at.type, at.key, name, ReminderPriority(priority))
+
+    async def set_action(self, grain: GrainLike, name: str, action: MissedReminderAction) -> None:
+        at = _id(grain)
+        await self._api.set_action(at.type, at.key, name, MissedReminderAction(action))
+
+    async def repair(self, grain: GrainLike, name: str) -> None:
+        """Put a reminder back on its grid: the next instant after now is owed, attempts start anew."""
+        at = _id(grain)
+        await self._api.repair(at.type, at.key, name)
+
+    async def delete(self, grain: GrainLike, name: str) -> None:
+        """Delete a reminder at once.  Absent: no error."""
+        at = _id(grain)
+        await self._api.delete(at.type, at.key, name)
+
+    async def pause(self, grain: GrainLike, name: str, note: str | None = None) -> None:
+        """Fire nothing until :meth:`resume`; the note says why.  A tick that runs goes on to its end."""
+        at = _id(grain)
+        await self._api.pause(at.type, at.key, name, note)
+
+    async def resume(self, grain: GrainLike, name: str, note: str | None = None) -> None:
+        """Go on with the next grid instant after now.  Also revives a failed reminder."""
+        at = _id(grain)
+        await self._api.resume(at.type, at.key, name, note)
+
+    async def pause_all(self, query: ReminderQuery, note: str | None = None) -> int:
+        """Pause everything that fits; how many."""
+        return await self._api.pause_all(query, note)
+
+    async def resume_all(self, query: ReminderQuery, note: str | None = None) -> int:
+        """Resume everything that fits and is paused or failed; how many."""
+        return await self._api.resume_all(query, note)
+
+    async def delete_all(self, query: ReminderQuery) -> int:
+        """Delete everything that fits; how many."""
+        return await self._api.delete_all(query)
+
+    async def trigger_now(self, grain: GrainLike, name: str) -> None:
+        """Fire once now, beside the schedule; the grid stays.  A one-shot is consumed by it."""
+        at = _id(grain)
+        await self._api.trigger_now(at.type, at.key, name)
+
+
+def _id(grain: GrainLike) -> GrainId:
+    if isinstance(grain, GrainId):
+        return grain
+    if isinstance(grain, Reference):
+        return grain.grain_id
+    if isinstance(grain, str):
+        return GrainId.parse(grain)
+    raise InvalidGrainId(f"a grain is given as a reference, a GrainId or 'TYPE/KEY', not {grain!r:.100}")
