@@ -1,0 +1,98 @@
+"""When a silo process ends, and with which exit code.
+
+The first SIGTERM or SIGINT asks for a drain; a second one ends the process at once.  Handlers are set with
+``signal.signal``, not on the loop, so that they run even while somebody's turn blocks the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+WATCHDOG_MARGIN_S = 1.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+
+class Stop:
+    """The wish to stop: whose, and the exit code that goes with it.  Belongs to the running loop."""
+
+    def __init__(self, announce: Callable[[str], None], limit_s: float) -> None:
+        self._announce = announce
+        self._limit_s = limit_s
+        self._loop = asyncio.get_running_loop()
+        self._asked = asyncio.Event()
+        self._stopping = False
+        self.exit_code = 0
+
+    async def wait(self) -> None:
+        """Until somebody asks."""
+        await self._asked.wait()
+
+    def ask(self, reason: str, exit_code: int = 0) -> None:
+        """Begin the drain, once; from then on a watchdog bounds it.  Safe in a signal handler."""
+        if self._stopping:
+            return
+        self._stopping = True
+        self.exit_code = exit_code
+        self._loop.call_soon_threadsafe(self._asked.set)
+        self._announce(
+            f"{reason}: stopping, running turns may finish (at most {self._limit_s:g} s); "
+            "a second signal ends it at once"
+        )
+        watchdog = threading.Timer(self._limit_s + WATCHDOG_MARGIN_S, self._cut_off)
+        watchdog.daemon = True
+        watchdog.start()
+
+    def _cut_off(self) -> None:
+        """Code that blocks the loop, or a thread that never returns, must not keep the process alive."""
+        self._announce(
+            f"something blocks: not stopped after {self._limit_s:g} s; ended. What was not committed is not done"
+        )
+        _end_now(1)
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        name = signal.Signals(number).name
+        if self._stopping:
+            self._announce(f"{name} again: ended at once")
+            _end_now(128 + number)
+        self.ask(name)
+
+    @contextmanager
+    def on_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self._signalled) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    @contextmanager
+    def when_stdin_closes(self, wanted: bool) -> Iterator[None]:
+        """A parent that holds the other end of stdin takes this process with it, however the parent ends."""
+        if not wanted:
+            yield
+            return
+        stdin = sys.stdin.fileno()
+
+        def readable() -> None:
+            if not os.read(stdin, 4096):
+                self._loop.remove_reader(stdin)
+                self.ask("stdin closed")
+
+        self._loop.add_reader(stdin, readable)
+        try:
+            yield
+        finally:
+            self._loop.remove_reader(stdin)
+
+
+def _end_now(code: int) -> None:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
