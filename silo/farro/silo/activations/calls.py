@@ -8,7 +8,7 @@ from collections.abc import Awaitable
 from itertools import count
 from typing import Any
 
-from farro.client.errors import CallCycle, CallTimeout, FarroError
+from farro.client.errors import CallCycle, CallTimeout, FarroError, SiloUnavailable
 from farro.client.interface import MethodSpec
 from farro.silo.activations.activation import Activation
 from farro.silo.activations.catalog import Catalog
@@ -57,7 +57,7 @@ class LocalCaller:
             deadline,
             chain,
             lambda answer, error: _answer(future, spec, answer, error),
-            external=False,
+            external=turn is None,
         )
         if spec.oneway:
             call.chain = ()
@@ -191,6 +191,11 @@ class Deadlines:
         self._arm()
 
     def close(self) -> None:
+        """No timer is left, and nobody waits for an answer that will not come."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        for _, _, call, future in self._heap:
+            if not future.done():
+                future.set_exception(SiloUnavailable(f"the silo stopped before it answered {call.target}"))
+        self._heap.clear()

@@ -59,7 +59,9 @@ class Turns:
             answer, encoded = await self._code(activation, call, turn)
         except FarroError as refused:
             error = refused
-        except (Exception, asyncio.CancelledError, SystemExit) as raised:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as raised:  # whatever it is, the caller hears of it and the grain goes on
             error = self._what_was_raised(call, raised)
         self._close(turn)
         if call.tick is not None:
@@ -127,7 +129,9 @@ class Turns:
             await self._hook(activation, "on_activate", first.chain)
         except FarroError as error:
             activation.failed(error)
-        except (Exception, asyncio.CancelledError, SystemExit) as raised:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as raised:
             activation.failed(failed(f"{activation.id}.on_activate", raised, core.random))
         else:
             core.counters.activations_created += 1
@@ -238,6 +242,9 @@ class Turns:
         except FarroError as error:
             log.warning("commit failed grain=%s: %s", printable(call.target), printable(str(error)))
             return error
+        except asyncio.CancelledError:
+            # A silo that ends without waiting: the commit was handed over, and its rows may be there.
+            return CommitOutcomeUnknown(f"the silo stopped while the commit of {call.target} was under way")
         return None
 
     async def _commit(
