@@ -50,11 +50,11 @@ def call(
 
 
 async def ask(
-    silo_url: str, timeout: float, grain_type: str, grain_key: str, method: str, values: list[Any]
+    silo_url: str, timeout_s: float, grain_type: str, grain_key: str, method: str, values: list[Any]
 ) -> Any:
     """One call through a client of its own.  Raises :class:`Failed` with the reason in one line."""
     try:
-        client = Client(silo_url, timeout=timeout, connect_timeout=min(timeout, CONNECT_TIMEOUT_S))
+        client = Client(silo_url, timeout=timeout_s, connect_timeout=min(timeout_s, CONNECT_TIMEOUT_S))
     except ValueError as error:
         raise BadUsage(f"--silo: {one_line(str(error))}") from None
     try:

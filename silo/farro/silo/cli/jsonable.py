@@ -33,10 +33,7 @@ def jsonable(value: Any) -> Any:
         case bytes():
             return base64.b64encode(value).decode()
         case Mapping():
-            return {
-                key if isinstance(key, str) else str(jsonable(key)): jsonable(each)
-                for key, each in value.items()
-            }
+            return {_key(key): jsonable(each) for key, each in value.items()}
         case list() | tuple():
             return [jsonable(each) for each in value]
         case set() | frozenset():
@@ -44,3 +41,7 @@ def jsonable(value: Any) -> Any:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: jsonable(getattr(value, field.name)) for field in dataclasses.fields(value)}
     return str(getattr(value, "grain_id", value))
+
+
+def _key(key: Any) -> str:
+    return key if isinstance(key, str) else str(jsonable(key))

@@ -1,4 +1,4 @@
-"""What the command line does with log records: lines of text or of JSON on stderr.  The library sets up nothing."""
+"""Log records as lines of text or JSON on stderr.  Only the command line sets this up, the library nothing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TextLine(logging.Formatter):
 
 
 class JsonLine(logging.Formatter):
-    """One JSON object: ``at``, ``level``, ``logger``, ``text``, ``traceback`` where there is one, and extras."""
+    """One JSON object: ``at``, ``level``, ``logger``, ``text``, ``traceback`` if there is one, and extras."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {

@@ -74,7 +74,7 @@ def _imported(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
             raise Failed(
-                f"there is no module {name}: looked in {Path.cwd()}, in PYTHONPATH and in the installed packages"
+                f"there is no module {name} in {Path.cwd()}, in PYTHONPATH or among the installed packages"
             ) from None
         raise _import_failed(name, error) from None
     except SystemExit as error:

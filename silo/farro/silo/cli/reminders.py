@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -142,7 +142,9 @@ _COLUMNS = ("name", "next run", "schedule", "priority", "missed", "status", "not
 
 def _row(status: ReminderStatus | Mapping[str, Any]) -> dict[str, Any]:
     """One reminder with plain values, whether it came as an object from the store or as fields by wire."""
-    get = status.get if isinstance(status, Mapping) else lambda name: getattr(status, name)
+    get: Callable[[str], Any] = (
+        status.__getitem__ if isinstance(status, Mapping) else lambda name: getattr(status, name)
+    )
     return {
         "name": get("name"),
         "operation": get("operation"),
