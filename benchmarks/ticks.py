@@ -1,0 +1,97 @@
+"""P4: durable ticks from a backlog of overdue reminders, against the raw group commit of the same rows.
+
+Every reminder belongs to a grain of its own, asleep when the silo starts; its tick wakes the grain and
+changes its state.  The counts in the file are compared with the ticks that ran.  APScheduler 3 is measured
+beside it where it is installed: its jobs are durable, and tied to no state.
+
+    python -m benchmarks.ticks [--seconds 1] [--rounds 5] [--smoke]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+from benchmarks import measuring
+from benchmarks.grains import GRAINS, Ticking
+from benchmarks.measuring import Goal, Measure, Plan, Result, in_turns
+from benchmarks.stores import backlog, copy_of, counted, raw_ticks, settled_count, store_with
+from farro.silo import Silo
+
+SLICE_PARTS = 4  # a slice is that many times plan.seconds: the first of them only warms up
+
+
+async def run(plan: Plan) -> Result:
+    size = plan.size(100_000, 500)
+    seconds = plan.seconds * SLICE_PARTS
+    settled = counts = 0
+    with tempfile.TemporaryDirectory(prefix="farro-bench-") as name:
+        folder = Path(name)
+        full = folder / "full.db"
+        await store_with(full, backlog(size))
+        state = b"\x93\xaaon its way\x01\xc4\x40" + bytes(64)
+
+        async def ticks() -> float:
+            nonlocal settled, counts
+            path = copy_of(full, "ticks.db")
+            rate, delivered = await drained(path, size, seconds)
+            settled, counts = settled_count(path), counted(path)
+            if not delivered == settled == counts:
+                raise AssertionError(
+                    f"{delivered} ticks ran, {settled} reminders moved on and {counts} grains counted one"
+                )
+            return rate
+
+        async def raw() -> float:
+            path = copy_of(full, "raw.db")
+            return await asyncio.to_thread(raw_ticks, path, seconds, size, state)
+
+        peer = importlib.util.find_spec("apscheduler") is not None
+        rounds = await in_turns(plan, ticks, raw, part=(0, 0.8 if peer else 1))
+        measures = [rounds.measure("backlog", "ticks/s", "raw group commit", Goal(0.5))]
+        if peer:
+            measures.append(await _beside_apscheduler(folder, plan, median(rounds.things)))
+    return Result(
+        "ticks",
+        f"durable ticks from {size:,} overdue reminders, SQLite FULL",
+        tuple(measures),
+        {"reminders moved on": settled, "grains that counted": counts},
+    )
+
+
+async def drained(path: Path, size: int, seconds: float) -> tuple[float, int]:
+    """Ticks per second until the backlog is empty or the time is up; and how many ran in all."""
+    enough = Ticking.begin(size)
+    ran = Ticking.noted(1)
+    async with Silo(grains=GRAINS, store=f"sqlite:///{path}", listen=None):
+        begun = perf_counter()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(enough.wait(), seconds)
+        rate = len(ran) / (perf_counter() - begun)
+    return rate, len(ran)
+
+
+async def _beside_apscheduler(folder: Path, plan: Plan, ours: float) -> Measure:
+    from benchmarks.peer_apscheduler import apscheduler_rate
+
+    jobs = plan.size(3_000, 50)
+    theirs = await apscheduler_rate(folder / "apscheduler.db", jobs)
+    plan.report(1)
+    return Measure(
+        name="backlog",
+        value=ours,
+        unit="ticks/s",
+        probe=theirs,
+        probe_name="APScheduler 3",
+        ratio=ours / theirs,
+        goal=Goal(2),
+    )
+
+
+if __name__ == "__main__":
+    measuring.main(run, __doc__)
