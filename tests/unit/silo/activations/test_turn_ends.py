@@ -1,4 +1,4 @@
-"""How a turn may end, and what is true then (design/turns.md): one test for each way, on a store that fails."""
+"""How a turn may end and what is true then (design/turns.md): a test for each way, on a store that fails."""
 
 from __future__ import annotations
 
