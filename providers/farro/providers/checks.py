@@ -138,8 +138,6 @@ def _parts(member: Commit) -> Iterable[Any]:
             yield change.row
         else:
             yield change
-            if isinstance(change, EditReminder) and change.progress is not None:
-                yield change.progress
     yield from member.events
     yield from member.outbox
     yield from member.watermarks

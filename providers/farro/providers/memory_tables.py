@@ -183,7 +183,7 @@ def settle_row(service: Service, grain: tuple[str, str], settle: Settle) -> None
         service.set_reminder(grain, settle.name, None)
     else:
         moved = moved_to(row, settle.progress)
-        if row.status == PAUSED:
+        if row.status == PAUSED and not settle.by_operator:
             moved = replace(moved, status=PAUSED, note=row.note, wake_at=None)
         service.set_reminder(grain, settle.name, moved)
 
@@ -208,8 +208,6 @@ def apply_change(service: Service, grain: tuple[str, str], change: ReminderChang
 
 
 def edited(row: ReminderRow, edit: EditReminder) -> ReminderRow:
-    if edit.progress is not None:
-        row = moved_to(row, edit.progress)
     return replace(
         row,
         priority=row.priority if edit.priority is None else edit.priority,

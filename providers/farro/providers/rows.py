@@ -88,13 +88,14 @@ class Settle:
 
     The row moves to ``progress``, or is deleted when that is None.  A row that is gone or has another
     registration or occurrence is left alone; the rest of the commit still holds.  A paused row moves too, but
-    stays paused: its status and note stay and its ``wake_at`` stays None.
+    stays paused: its status and note stay and its ``wake_at`` stays None; only ``by_operator`` wakes it.
     """
 
     name: str
     registration: int
     occurrence: int
     progress: Progress | None
+    by_operator: bool = False
 
 
 class PutMode(Enum):
@@ -163,7 +164,6 @@ class EditReminder:
     name: str
     priority: int | None = None
     action: int | None = None
-    progress: Progress | None = None
 
 
 ReminderChange = PutReminder | DeleteReminder | DeleteOperation | EditReminder

@@ -9,10 +9,11 @@ from random import Random, SystemRandom
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from farro.client.clock import Clock, SystemClock
+from farro.client.clock import Clock, SystemClock, duration_us
 from farro.client.codec import Codec
 from farro.client.identity import Key, canonical_key
 from farro.client.interface import MethodSpec, interface_of
+from farro.client.management import Reminders
 from farro.client.reference import reference
 from farro.providers.contracts import Provider
 from farro.providers.errors import StoreError
@@ -29,10 +30,13 @@ from farro.silo.gateway.websocket import Gateway
 from farro.silo.grains.grain import Grain
 from farro.silo.grains.grain_class import GrainClass
 from farro.silo.grains.reminder_book import ReminderBook
+from farro.silo.grains.reminder_rows import RowMaker
 from farro.silo.options import ReminderOptions, SiloOptions
 from farro.silo.ownership import Owned, Ownership
 from farro.silo.reminders.machine_load import MachineLoad, read_machine_load
-from farro.silo.reminders.management import ReminderDesk, ReminderManagement
+from farro.silo.reminders.management import ReminderDesk
+from farro.silo.reminders.management_grain import ReminderManagement
+from farro.silo.reminders.registration import register_declared
 from farro.silo.reminders.service import ReminderService
 from farro.silo.tasks import TaskOwner
 
@@ -139,13 +143,7 @@ class Silo:
         self._caller = LocalCaller(options.call_timeout.total_seconds())
         self.codec = Codec(self._caller)
         reminders = self.options.reminders or ReminderOptions()
-        book = ReminderBook(
-            clock=clock,
-            codec=self.codec,
-            reader=self.provider,
-            ownership=self._ownership,
-            minimum_period=reminders.minimum_period,
-        )
+        rows = RowMaker(clock, self._ownership, reminders.minimum_period)
         core = Core(
             clock=clock,
             random=self._random,
@@ -156,11 +154,10 @@ class Silo:
             tasks=self._turn_tasks,
             options=options,
             caller=self._caller,
-            book=book,
+            book=ReminderBook(rows, self.codec, self.provider),
             reminders_max=reminders.reminders_per_grain_max,
         )
         core.turns = Turns(core)
-        core.desk = ReminderDesk(self.provider)
         self._core = core
         self._catalog = Catalog(core, self._classes)
         self._caller.connect(self._catalog)
@@ -168,20 +165,44 @@ class Silo:
         self._tasks.repeat(self._renew, RENEW_S, "renew")
         watch = TurnWatch(core, options.slow_turn.total_seconds())
         self._tasks.repeat(watch.look, options.slow_turn.total_seconds() / 2, "watch turns")
-        self.reminders: ReminderService | None = None
-        if self.options.reminders is not None:
-            self.reminders = ReminderService(
+        await self._start_reminders(rows)
+
+    async def _start_reminders(self, rows: RowMaker) -> None:
+        options = self.options.reminders
+        self.reminder_service: ReminderService | None = None
+        if options is not None:
+            self.reminder_service = ReminderService(
                 provider=self.provider,
-                clock=clock,
+                clock=self._clock,
                 codec=self.codec,
                 catalog=self._catalog,
                 committer=self._committer,
                 ownership=self._ownership,
-                options=self.options.reminders,
+                options=options,
                 random=self._random,
                 machine_load=self._machine_load,
             )
-            await self.reminders.start()
+        self._core.desk = ReminderDesk(
+            provider=self.provider,
+            committer=self._committer,
+            ownership=self._ownership,
+            catalog=self._catalog,
+            clock=self._clock,
+            rows=rows,
+            service=self.reminder_service,
+            reminders_max=self._core.reminders_max,
+        )
+        if options is not None and self.reminder_service is not None:
+            await register_declared(
+                self._classes,
+                provider=self.provider,
+                committer=self._committer,
+                ownership=self._ownership,
+                rows=rows,
+            )
+            await self.reminder_service.start()
+            every_s = self._clock.loop_seconds(duration_us(options.repair_interval))
+            self._tasks.repeat(self.reminder_service.repair, every_s, "repair reminders")
 
     async def _open_gateway(self) -> None:
         self._gateway: Gateway | None = None
@@ -213,6 +234,11 @@ class Silo:
         return await self._caller.invoke(grain_type, canonical_key(key), spec, args, kwargs, None)
 
     @property
+    def reminders(self) -> Reminders:
+        """The management verbs, called in this process."""
+        return Reminders(self._caller)
+
+    @property
     def active_grains(self) -> int:
         return len(self._catalog)
 
@@ -227,8 +253,8 @@ class Silo:
         limit = self.options.stop_timeout.total_seconds()
         deadline = asyncio.get_running_loop().time() + limit
         self._catalog.refuse("this silo is stopping; call another one")
-        if self.reminders is not None:
-            self.reminders.stop()
+        if self.reminder_service is not None:
+            self.reminder_service.stop()
         if self._gateway is not None:
             await self._gateway.stop(limit)
         self._catalog.put_all_to_sleep("the silo stops")
@@ -246,9 +272,9 @@ class Silo:
         gateway = getattr(self, "_gateway", None)
         if gateway is not None:
             await gateway.stop(0)
-        reminders = getattr(self, "reminders", None)
-        if reminders is not None:
-            await reminders.close()
+        service = getattr(self, "reminder_service", None)
+        if service is not None:
+            await service.close()
         if hasattr(self, "_core"):
             await self._turn_tasks.stop()
             await self._tasks.stop()

@@ -104,7 +104,7 @@ class PollKit(StoreKit):
         assert await names(owner, PollQuery(1, NOW + 9, 10)) == []
         assert await names(owner, PollQuery(0, NOW + 9, 10)) == ["chase"]
         paused = Progress(NOW + 9, None, NOW, 2, status=PAUSED)
-        await owner.committed(reminders=(EditReminder("chase", progress=paused),))
+        await owner.committed(settle=Settle("chase", 1, 2, paused, by_operator=True))
         assert await names(owner, PollQuery(0, NOW + 9, 10)) == []
 
     async def test_rows_nobody_understands_do_not_stop_the_others(self, owner: Owner) -> None:

@@ -248,8 +248,8 @@ class ReminderKit(StoreKit):
         await owner.put(FULL)
         await owner.committed(reminders=(EditReminder(FULL.name, priority=0),))
         assert await owner.store.reminders_of("shipments", "k") == [replace(FULL, priority=0)]
-        await owner.committed(reminders=(EditReminder(FULL.name, action=1, progress=PROGRESS),))
-        edited = after(replace(FULL, priority=0, action=1), PROGRESS)
+        await owner.committed(reminders=(EditReminder(FULL.name, action=1),))
+        edited = replace(FULL, priority=0, action=1)
         assert await owner.store.reminders_of("shipments", "k") == [edited]
         await owner.committed(reminders=(EditReminder(FULL.name), EditReminder("gone", priority=1)))
         assert await owner.store.reminders_of("shipments", "k") == [edited]
@@ -274,10 +274,11 @@ class ReminderKit(StoreKit):
         assert verdict.settled
         assert await owner.store.reminders_of("shipments", "k") == [expected]
 
-    async def test_an_edit_wakes_a_paused_row(self, owner: Owner) -> None:
+    async def test_an_operators_settle_wakes_a_paused_row(self, owner: Owner) -> None:
         await owner.put(a_reminder(status=PAUSED, wake_at=None))
         awake = replace(PROGRESS, status="scheduled", note=None)
-        await owner.committed(reminders=(EditReminder("chase", progress=awake),))
+        verdict = await owner.committed(settle=Settle("chase", 1, 1, awake, by_operator=True))
+        assert verdict.settled
         assert await owner.store.reminders_of("shipments", "k") == [after(a_reminder(), awake)]
 
     @pytest.mark.parametrize(

@@ -146,7 +146,10 @@ INSERT INTO reminders (service_id, {reminder_columns}) VALUES {rows}
 ON CONFLICT (service_id, grain_type, grain_key, name) DO NOTHING
 
 -- name: delete_reminders
-DELETE FROM reminders WHERE (service_id, grain_type, grain_key, name) IN (VALUES {rows})
+-- "IN (VALUES …)" would read the whole table; "IN (SELECT …)" finds each row by its key.
+WITH gone (service_id, grain_type, grain_key, name) AS (VALUES {rows})
+DELETE FROM reminders
+WHERE (service_id, grain_type, grain_key, name) IN (SELECT service_id, grain_type, grain_key, name FROM gone)
 
 -- name: delete_operation
 DELETE FROM reminders WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND operation = ?4
@@ -155,10 +158,9 @@ DELETE FROM reminders WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = 
 UPDATE reminders SET priority = coalesce(?5, priority), action = coalesce(?6, action)
 WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND name = ?4
 
--- name: edit_progress
--- ?5, ?6 as in edit_reminder; from ?7 on the progress.
-UPDATE reminders SET priority = coalesce(?5, priority), action = coalesce(?6, action),
-    ({progress_columns}) = (?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17)
+-- name: move_by_operator
+-- As move_reminders, but an operator's word also wakes a paused row.
+UPDATE reminders SET ({progress_columns}) = (?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15)
 WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND name = ?4
 
 -- name: add_events
@@ -199,7 +201,7 @@ LIMIT ?9
 
 -- name: unpollable
 -- The condition is word for word that of the index reminders_unpollable.
-SELECT {reminder_columns} FROM reminders
+SELECT {reminder_columns} FROM reminders INDEXED BY reminders_unpollable
 WHERE service_id = ?1
     AND status = 'scheduled' AND (wake_at IS NULL OR next_due_at IS NULL OR priority NOT IN (0, 1, 2))
 ORDER BY grain_type, grain_key, name

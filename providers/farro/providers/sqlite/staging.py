@@ -45,7 +45,8 @@ class Staged:
         self._moved: set[int] = set()
         self._watermarks: dict[tuple[str, ...], int] = {}
         self._heads: dict[tuple[str, int], int] = {}
-        self._first: dict[str, list[Values]] = {"move_reminders": [], "delete_reminders": []}
+        settles = ("move_reminders", "move_by_operator", "delete_reminders")
+        self._first: dict[str, list[Values]] = {name: [] for name in settles}
         self._grains: dict[str, list[Values]] = {"write_states": [], "touch_grains": []}
         self._steps: list[dict[str, list[Values]]] = []
         self._last: dict[str, list[Values]] = {"add_events": [], "add_messages": []}
@@ -85,7 +86,8 @@ class Staged:
         if settle.progress is None:
             self._first["delete_reminders"].append((*address, settle.name))
         else:
-            self._first["move_reminders"].append((*address, settle.name, *progress_values(settle.progress)))
+            query = "move_by_operator" if settle.by_operator else "move_reminders"
+            self._first[query].append((*address, settle.name, *progress_values(settle.progress)))
 
     def _grain(self, address: Address, partition: int, write: GrainWrite) -> None:
         if write.destroy:
@@ -162,7 +164,5 @@ def _statement(address: Address, change: ReminderChange) -> tuple[str, Values]:
         return "delete_reminders", (*address, change.name)
     if isinstance(change, EditReminder):
         edit = (*address, change.name, change.priority, change.action)
-        if change.progress is None:
-            return "edit_reminder", edit
-        return "edit_progress", edit + progress_values(change.progress)
+        return "edit_reminder", edit
     return "delete_operation", (*address, change.operation)

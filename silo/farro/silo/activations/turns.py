@@ -95,6 +95,8 @@ class Turns:
             answer = spec.encode_result(result)
             encoded = None if call.readonly else self._encoded_state(activation)
         except FarroError as error:
+            if activation.known.system:
+                raise
             # The author's code let it through, or the result does not encode: its turn failed, whatever
             # happened to the call that raised it.
             raise failed(call.target, error, self._core.random) from None

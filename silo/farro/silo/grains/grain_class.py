@@ -18,6 +18,7 @@ Method = Callable[..., Coroutine[Any, Any, Any]]
 
 IDLE_AFTER = timedelta(minutes=15)
 RECEIVE_REMINDER = "receive_reminder"
+SYSTEM_PREFIX = "farro."
 
 
 class Operation:
@@ -39,6 +40,12 @@ class GrainClass:
         self.where = where(cls)
         self.type_name: str = cls.__farro_type__
         GrainId(self.type_name, "x")  # the name's rules
+        # A silo's own grains: what they raise is the answer, not a failure of somebody's code.
+        self.system = bool(cls.__dict__.get("__farro_system__"))
+        if self.type_name.startswith(SYSTEM_PREFIX) and not self.system:
+            raise TypeError(
+                f"{self.where}: grain type names that begin with {SYSTEM_PREFIX!r} are farro's own"
+            )
         self.idle_after_s = (idle_after if idle_after is not None else IDLE_AFTER).total_seconds()
         if self.idle_after_s <= 0:
             raise TypeError(f"{self.where}: idle_after must be greater than zero")

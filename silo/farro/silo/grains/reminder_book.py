@@ -11,9 +11,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
 
-from farro.client.clock import Clock, from_us
 from farro.client.codec import Codec
-from farro.client.errors import InvalidPayload, InvalidSchedule, UnknownOperation
+from farro.client.errors import InvalidPayload, UnknownOperation
 from farro.client.identity import Key, canonical_key
 from farro.client.reminders import (
     MissedReminderAction,
@@ -22,26 +21,12 @@ from farro.client.reminders import (
     ReminderStatus,
     handle_name,
 )
-from farro.providers.rows import (
-    SCHEDULED,
-    DeleteOperation,
-    DeleteReminder,
-    PutMode,
-    PutReminder,
-    ReminderRow,
-)
+from farro.providers.rows import DeleteOperation, DeleteReminder, PutReminder, ReminderRow
 from farro.silo.grains.context import Turn, turn_of
 from farro.silo.grains.effects import overlay
-from farro.silo.grains.grain_class import RECEIVE_REMINDER, GrainClass
-from farro.silo.ownership import Ownership
+from farro.silo.grains.grain_class import GrainClass
+from farro.silo.grains.reminder_rows import RowMaker, checked_name, put_mode, status_of
 from farro.silo.schedules.cron import Cron
-from farro.silo.schedules.schedule import (
-    Schedule,
-    first_due,
-    jitter_offset_us,
-    make_named_schedule,
-    make_schedule,
-)
 
 if TYPE_CHECKING:
     from farro.silo.grains.grain import Grain
@@ -60,20 +45,10 @@ class ReminderReader(Protocol):
 class ReminderBook:
     """The reminder verbs of every grain of one silo."""
 
-    def __init__(
-        self,
-        *,
-        clock: Clock,
-        codec: Codec,
-        reader: ReminderReader,
-        ownership: Ownership,
-        minimum_period: timedelta,
-    ) -> None:
-        self._clock = clock
+    def __init__(self, rows: RowMaker, codec: Codec, reader: ReminderReader) -> None:
+        self._rows = rows
         self._codec = codec
         self._reader = reader
-        self._ownership = ownership
-        self._minimum_period_us = minimum_period // timedelta(microseconds=1)
 
     # ---- set
 
@@ -96,9 +71,7 @@ class ReminderBook:
         operation_name = _operation_name(known, operation)
         key_text = None if key is None else canonical_key(key, "reminder key")
         name = compose_name(operation_name, key_text)
-        schedule = make_schedule(
-            now_us=self._clock.now(), timezone=timezone, minimum_period_us=self._minimum_period_us, **when
-        )
+        schedule = self._rows.schedule(timezone=timezone, **when)
         wire_args, wire_kwargs = known.operations[operation_name].spec.encode_call(args, kwargs)
         packed = self._codec.pack_wire([wire_args, wire_kwargs])
         if len(packed) > ARGS_BYTES_MAX:
@@ -106,12 +79,12 @@ class ReminderBook:
                 f"the arguments of reminder {name!r} take {len(packed)} bytes; at most {ARGS_BYTES_MAX} are "
                 "allowed: keep large data in the grain's state"
             )
-        row = self._row(
-            grain, name, operation_name, key_text, packed, schedule, _priority(priority), _action(missed)
+        row = self._rows.row(
+            grain.id, name, operation_name, key_text, packed, schedule, priority=priority, action=missed
         )
         for old in known.former_names(operation_name):
             turn.effects.stage("schedule()", DeleteReminder(compose_name(old, key_text)))
-        turn.effects.stage("schedule()", PutReminder(row, _mode(schedule, if_missing)))
+        turn.effects.stage("schedule()", PutReminder(row, put_mode(schedule, if_missing=if_missing)))
         return {"reminder_name": name}
 
     def register(
@@ -131,64 +104,11 @@ class ReminderBook:
             raise UnknownOperation(
                 f"{grain.__farro_class__.where} registers reminder {name!r} but has no receive_reminder"
             )
-        _checked_name(name)
-        schedule = make_named_schedule(
-            now_us=self._clock.now(),
-            due=due,
-            period=period,
-            cron=cron,
-            timezone=timezone,
-            minimum_period_us=self._minimum_period_us,
+        row, mode = self._rows.named(
+            grain.id, name, due, period, cron=cron, timezone=timezone, priority=priority, action=action
         )
-        if action is None:
-            action = (
-                MissedReminderAction.FIRE_IMMEDIATELY if schedule.is_one_shot else MissedReminderAction.SKIP
-            )
-        row = self._row(
-            grain, name, RECEIVE_REMINDER, None, b"", schedule, _priority(priority), _action(action)
-        )
-        turn.effects.stage("register_or_update_reminder()", PutReminder(row, _mode(schedule, False)))
+        turn.effects.stage("register_or_update_reminder()", PutReminder(row, mode))
         return {"reminder_name": name}
-
-    def _row(
-        self,
-        grain: Grain[Any],
-        name: str,
-        operation: str,
-        key: str | None,
-        args: bytes,
-        schedule: Schedule,
-        priority: int,
-        action: int,
-    ) -> ReminderRow:
-        grain_type, grain_key = grain.id.type, grain.id.key
-        partition = self._ownership.partition_of(grain_type, grain_key)
-        due_at = first_due(schedule, self._clock.now())
-        return ReminderRow(
-            grain_type=grain_type,
-            grain_key=grain_key,
-            partition=partition,
-            name=name,
-            operation=operation,
-            key=key,
-            args=args,
-            start_at=schedule.start_at,
-            period_us=schedule.period_us,
-            cron=schedule.cron,
-            timezone=schedule.timezone,
-            day_match=schedule.day_match,
-            until_at=schedule.until_at,
-            times_left=schedule.times_left,
-            jitter_us=schedule.jitter_us,
-            next_due_at=due_at,
-            wake_at=due_at + jitter_offset_us(grain_type, grain_key, name, 1, schedule.jitter_us),
-            last_fire_at=None,
-            priority=priority,
-            action=action,
-            registration=self._ownership.new_registration(partition),
-            occurrence=1,
-            status=SCHEDULED,
-        )
 
     # ---- cancel
 
@@ -210,7 +130,7 @@ class ReminderBook:
             name = reminder.name
         else:
             name = reminder if isinstance(reminder, str) else handle_name(reminder)
-        turn.effects.stage("unregister_reminder()", DeleteReminder(_checked_name(name)))
+        turn.effects.stage("unregister_reminder()", DeleteReminder(checked_name(name)))
 
     # ---- read
 
@@ -225,7 +145,7 @@ class ReminderBook:
 
     async def named(self, grain: Grain[Any], name: str) -> ReminderStatus | None:
         turn = turn_of(grain, "reading reminders")
-        row = await self._reader.reminder(grain.id.type, grain.id.key, _checked_name(name))
+        row = await self._reader.reminder(grain.id.type, grain.id.key, checked_name(name))
         rows = _seen(turn, [] if row is None else [row])
         return next((status_of(each) for each in rows if each.name == name), None)
 
@@ -244,39 +164,12 @@ def _seen(turn: Turn, rows: list[ReminderRow]) -> list[ReminderRow]:
     return overlay(rows, turn.effects.reminders, turn.effects.destroy)
 
 
-def status_of(row: ReminderRow) -> ReminderStatus:
-    """What a reader is shown of a row."""
-    return ReminderStatus(
-        name=row.name,
-        operation=row.operation,
-        key=row.key,
-        next_run_at=None if row.next_due_at is None or row.wake_at is None else from_us(row.next_due_at),
-        interval_seconds=None if row.period_us is None else row.period_us / 1e6,
-        cron=row.cron,
-        timezone=row.timezone,
-        priority=ReminderPriority(row.priority),
-        missed_policy=MissedReminderAction(row.action),
-        occurrence=row.occurrence,
-        last_fired_at=None if row.last_fire_at is None else from_us(row.last_fire_at),
-        missed_count=row.missed_count,
-        attempts=row.attempts,
-        status=row.status,
-        note=row.note,
-    )
-
-
-# ---- names and choices
+# ---- names
 
 
 def compose_name(operation: str, key: str | None) -> str:
     """``operation`` or ``operation:key``: the name a reminder is stored under."""
-    return _checked_name(operation if key is None else f"{operation}:{key}")
-
-
-def _checked_name(name: Any) -> str:
-    if not isinstance(name, str):
-        raise InvalidPayload(f"a reminder name must be str, not {type(name).__name__}")
-    return canonical_key(name, "reminder name")
+    return checked_name(operation if key is None else f"{operation}:{key}")
 
 
 def _operation_name(known: GrainClass, operation: Any) -> str:
@@ -310,31 +203,3 @@ def _names(known: GrainClass, target: Any, key: Key | None) -> list[str]:
     operation = _operation_name(known, target)
     key_text = None if key is None else canonical_key(key, "reminder key")
     return [compose_name(each, key_text) for each in (operation, *known.former_names(operation))]
-
-
-def _mode(schedule: Schedule, if_missing: bool) -> PutMode:
-    if if_missing:
-        return PutMode.IF_MISSING
-    return PutMode.KEEP_PROGRESS if schedule.cron is not None else PutMode.REPLACE
-
-
-def _priority(value: Any) -> int:
-    try:
-        return int(ReminderPriority(value))
-    except ValueError:
-        raise InvalidSchedule(
-            f"priority must be one of {[each.name for each in ReminderPriority]}, not {value!r}"
-        ) from None
-
-
-def _action(value: Any) -> int:
-    if value == "latest":
-        return int(MissedReminderAction.FIRE_IMMEDIATELY)
-    if value == "all":
-        return int(MissedReminderAction.FIRE_ALL)
-    try:
-        return int(MissedReminderAction(value))
-    except ValueError:
-        raise InvalidSchedule(
-            f"missed must be one of {[each.name for each in MissedReminderAction]}, not {value!r}"
-        ) from None

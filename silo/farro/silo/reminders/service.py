@@ -46,6 +46,7 @@ from farro.silo.reminders.gaps import GapWatch
 from farro.silo.reminders.held import HeldReminders
 from farro.silo.reminders.machine_load import MachineLoad
 from farro.silo.reminders.permits import Permits
+from farro.silo.reminders.repair import repaired
 from farro.silo.reminders.ticks import TickInFlight, missed_event
 from farro.silo.schedules.missed import (
     NOTE_CHARACTERS_MAX,
@@ -63,6 +64,7 @@ log = logging.getLogger("farro.reminders")
 RECHECK_S = 1.0  # of loop time: when an entry whose commit was not taken is looked at again
 UNKNOWN_TYPE_WAIT = timedelta(minutes=10)
 REFILL_GAP_S = 0.05  # of loop time, between two polls that follow each other
+REPAIR_PAGE = 200  # broken rows put right in one go; the rest a minute later
 COMMIT_BATCHES_WAITING_MAX = 4  # beyond it no further tick begins: the store sets the pace
 NOT_SETTLED = (
     Fenced, Conflict, StorageUnavailable, CommitOutcomeUnknown, SiloStopping, GrainDestroyed
@@ -133,6 +135,25 @@ class ReminderService:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    async def repair(self) -> None:
+        """Put right the owned rows that no poll can see, by row-only commits; repeated by the host."""
+        owned = self._ownership.all()
+        for row in await self._provider.unpollable(REPAIR_PAGE):
+            if row.partition not in owned:
+                continue
+            repair = repaired(row, self.now())
+            log.warning(
+                "reminder repaired grain=%s/%s name=%s: %s",
+                printable(row.grain_type),
+                printable(row.grain_key),
+                printable(row.name),
+                printable(repair.note),
+            )
+            settle = Settle(row.name, row.registration, row.occurrence, repair.progress)
+            verdict = await self._commit_row(row, settle)
+            self.statistics.repaired += verdict.settled
+        self.poll_soon()
 
     async def close(self) -> None:
         self.stop()
@@ -306,8 +327,9 @@ class ReminderService:
             self._advance_row(entry, replace(progress_of(row), wake_at=wait_until))
             return
         try:
+            MissedReminderAction(row.action)
             judged = self._judge(row, owned)
-        except InvalidSchedule as error:
+        except (InvalidSchedule, ValueError, OverflowError) as error:
             self._unreadable(entry, error)
             return
         if isinstance(judged, Skip):
@@ -348,7 +370,7 @@ class ReminderService:
     def missed_event(self, row: ReminderRow, first_due_at: int, count: int) -> EventRow:
         return missed_event(self.codec, self.options.missed_stream, row, first_due_at, count, self.now())
 
-    def _unreadable(self, entry: Entry, error: InvalidSchedule) -> None:
+    def _unreadable(self, entry: Entry, error: Exception) -> None:
         """A row whose schedule cannot be read is marked once and stops nobody else."""
         row = entry.row
         self.statistics.unreadable += 1
@@ -478,15 +500,22 @@ class ReminderService:
     ) -> None:
         """Move a row without a turn: a fenced row-only commit.  The listener moves the entry."""
         row = entry.row
-        commit = Commit(
-            partition=row.partition,
-            epoch=self._ownership.epoch(row.partition),
-            grain_type=row.grain_type,
-            grain_key=row.grain_key,
-            settle=Settle(row.name, row.registration, row.occurrence, progress),
-            events=events,
+        settle = Settle(row.name, row.registration, row.occurrence, progress)
+        self._commit_row(row, settle, events).add_done_callback(lambda done: self._row_advanced(entry, done))
+
+    def _commit_row(
+        self, row: ReminderRow, settle: Settle, events: tuple[EventRow, ...] = ()
+    ) -> asyncio.Future[Verdict]:
+        return self._committer.commit(
+            Commit(
+                partition=row.partition,
+                epoch=self._ownership.epoch(row.partition),
+                grain_type=row.grain_type,
+                grain_key=row.grain_key,
+                settle=settle,
+                events=events,
+            )
         )
-        self._committer.commit(commit).add_done_callback(lambda done: self._row_advanced(entry, done))
 
     def _row_advanced(self, entry: Entry, done: asyncio.Future[Verdict]) -> None:
         if done.cancelled() or done.exception() is not None or not done.result().settled:

@@ -1,0 +1,123 @@
+"""The grain ``farro.reminders``: the management verbs for callers anywhere.  Every silo serves it."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from farro.client.identity import GrainId
+from farro.client.reminders import (
+    MissedReminderAction,
+    PastTick,
+    ReminderCounts,
+    ReminderPage,
+    ReminderPriority,
+    ReminderQuery,
+    ReminderStatus,
+)
+from farro.silo.grains.decorators import readonly
+from farro.silo.grains.grain import Grain
+from farro.silo.reminders.management import ReminderDesk
+
+
+class ReminderManagement(Grain, name="farro.reminders"):
+    """The verbs of :class:`farro.client.management.ManagementApi`.  Any key will do.
+
+    All are read-only turns: the grain itself has nothing to change, so none waits for another.
+    """
+
+    __farro_system__ = True
+
+    @property
+    def _desk(self) -> ReminderDesk:
+        desk: ReminderDesk = self._farro_runtime.desk
+        return desk
+
+    @readonly
+    async def register_or_update(
+        self,
+        grain_type: str,
+        grain_key: str,
+        name: str,
+        due: timedelta | datetime | None,
+        period: timedelta | None,
+        cron: str | None,
+        timezone: str | None,
+        day_match: str | None,
+        priority: ReminderPriority,
+        action: MissedReminderAction | None,
+    ) -> None:
+        grain = GrainId(grain_type, grain_key)
+        await self._desk.register(grain, name, due, period, cron, timezone, day_match, priority, action)
+
+    @readonly
+    async def get(self, grain_type: str, grain_key: str, name: str) -> ReminderStatus | None:
+        return await self._desk.get(GrainId(grain_type, grain_key), name)
+
+    @readonly
+    async def list_for_grain(self, grain_type: str, grain_key: str) -> list[ReminderStatus]:
+        return await self._desk.list_for_grain(GrainId(grain_type, grain_key))
+
+    @readonly
+    async def upcoming(self, horizon: timedelta, limit: int, page: list[str | int] | None) -> ReminderPage:
+        return await self._desk.upcoming(horizon, limit, page)
+
+    @readonly
+    async def list_page(self, query: ReminderQuery, limit: int, page: list[str | int] | None) -> ReminderPage:
+        return await self._desk.list_page(query, limit, page)
+
+    @readonly
+    async def count(self, query: ReminderQuery) -> ReminderCounts:
+        return await self._desk.count(query)
+
+    @readonly
+    async def set_priority(
+        self, grain_type: str, grain_key: str, name: str, priority: ReminderPriority
+    ) -> None:
+        await self._desk.set_priority(GrainId(grain_type, grain_key), name, priority)
+
+    @readonly
+    async def set_action(
+        self, grain_type: str, grain_key: str, name: str, action: MissedReminderAction
+    ) -> None:
+        await self._desk.set_action(GrainId(grain_type, grain_key), name, action)
+
+    @readonly
+    async def repair(self, grain_type: str, grain_key: str, name: str) -> None:
+        await self._desk.repair(GrainId(grain_type, grain_key), name)
+
+    @readonly
+    async def delete(self, grain_type: str, grain_key: str, name: str) -> None:
+        await self._desk.delete(GrainId(grain_type, grain_key), name)
+
+    @readonly
+    async def pause(self, grain_type: str, grain_key: str, name: str, note: str | None) -> None:
+        await self._desk.pause(GrainId(grain_type, grain_key), name, note)
+
+    @readonly
+    async def resume(self, grain_type: str, grain_key: str, name: str, note: str | None) -> None:
+        await self._desk.resume(GrainId(grain_type, grain_key), name, note)
+
+    @readonly
+    async def pause_all(self, query: ReminderQuery, note: str | None) -> int:
+        return await self._desk.pause_all(query, note)
+
+    @readonly
+    async def resume_all(self, query: ReminderQuery, note: str | None) -> int:
+        return await self._desk.resume_all(query, note)
+
+    @readonly
+    async def delete_all(self, query: ReminderQuery) -> int:
+        return await self._desk.delete_all(query)
+
+    @readonly
+    async def trigger_now(self, grain_type: str, grain_key: str, name: str) -> None:
+        await self._desk.trigger_now(GrainId(grain_type, grain_key), name)
+
+    @readonly
+    async def history(
+        self, grain_type: str | None, grain_key: str | None, name: str | None, limit: int
+    ) -> list[PastTick]:
+        grain = None
+        if grain_type is not None and grain_key is not None:
+            grain = GrainId(grain_type, grain_key)
+        return self._desk.history(grain, name, limit)
