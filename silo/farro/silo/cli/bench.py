@@ -61,7 +61,7 @@ def bench(
     plan = suite.smoke_plan() if smoke else suite.Plan(seconds=seconds, rounds=rounds)
     before = suite.environment()
     results, failures = _run(suite, chosen, plan)
-    _print_table(results, smoke=smoke)
+    _print_table(suite, results, smoke=smoke)
     if json_file is not None:
         suite.write_json(json_file, results, plan, before)
         click.echo(f"written: {json_file}")
@@ -122,7 +122,7 @@ def _run(suite: Any, names: list[str], plan: Any) -> tuple[list[Any], dict[str, 
     return results, failures
 
 
-def _print_table(results: list[Any], *, smoke: bool) -> None:
+def _print_table(suite: Any, results: list[Any], *, smoke: bool) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -134,20 +134,15 @@ def _print_table(results: list[Any], *, smoke: bool) -> None:
         table.add_section()
         table.add_row(Text(result.title, style="bold"))
         for each in result.measures:
-            table.add_row(*(Text(cell) for cell in _cells(each, smoke=smoke)))
+            table.add_row(*(Text(cell) for cell in _cells(suite, each, smoke=smoke)))
     width = None if sys.stdout.isatty() else 150  # a pipe has no width to fold to
     Console(width=width).print(table)
 
 
-def _cells(measure: Any, *, smoke: bool) -> list[str]:
-    probe = "" if measure.probe is None else f"{measure.probe_name} {_figure(measure.probe)}"
-    ratio = "" if measure.ratio is None else f"{measure.ratio:.2f}"
-    if measure.spread is not None:
-        ratio += f" ({measure.spread[0]:.2f} to {measure.spread[1]:.2f})"
+def _cells(suite: Any, measure: Any, *, smoke: bool) -> list[str]:
+    number = suite.number_text
+    probe = "" if measure.probe is None else f"{measure.probe_name} {number(measure.probe)}"
     goal = "" if measure.goal is None else measure.goal.text(measure.unit)
     met = "" if smoke or measure.met is None else ("yes" if measure.met else "no")
-    return [f"  {measure.name}", f"{_figure(measure.value)} {measure.unit}", probe, ratio, goal, met]
-
-
-def _figure(value: float) -> str:
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    value = f"{number(measure.value)} {measure.unit}"
+    return [f"  {measure.name}", value, probe, suite.ratio_text(measure), goal, met]

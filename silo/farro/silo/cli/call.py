@@ -74,7 +74,7 @@ def read_json(text: str, place: int) -> Any:
     except ValueError as error:
         if text.startswith("--"):
             raise BadUsage(
-                f"no such option: {one_line(text)}; an argument that begins so is quoted JSON"
+                f"no such option: {one_line(text)}; a text argument is written '\"--…\"'"
             ) from None
         if isinstance(error, json.JSONDecodeError) and text.isprintable() and len(text) <= 60:
             quoted = json.dumps(text, ensure_ascii=False)

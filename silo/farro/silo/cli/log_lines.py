@@ -1,4 +1,4 @@
-"""Log records as lines of text or JSON on stderr.  Only the command line sets this up, the library nothing."""
+"""Log records as lines of text or JSON on stderr.  Only the command line sets up logging, no library does."""
 
 from __future__ import annotations
 

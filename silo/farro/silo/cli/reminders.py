@@ -21,7 +21,7 @@ from farro.providers.rows import ReminderFilter
 from farro.silo.cli import options as given
 from farro.silo.cli.call import CONNECT_TIMEOUT_S, ask
 from farro.silo.cli.failing import BadUsage, Failed, one_line
-from farro.silo.grains.reminder_book import status_of
+from farro.silo.grains.reminder_rows import status_of
 
 LIMIT = 1_000
 LIMIT_MAX = 1_000_000

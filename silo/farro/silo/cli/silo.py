@@ -193,4 +193,4 @@ def _time(demo_clock: str | None) -> tuple[Clock, ReminderOptions]:
         raise BadUsage(f"--demo-clock: {error}; write it like 2026-03-01T00:00:00Z:3600") from None
     window = max(timedelta(minutes=5), timedelta(seconds=DEMO_WINDOW_S * speed))
     # a poll costs the same at any speed, so its period is meant in the loop's seconds
-    return clock, ReminderOptions(look_ahead_window=window, poll_interval=window / 5)
+    return clock, ReminderOptions(look_ahead_window=window, poll_interval=window / 5, repair_interval=window)

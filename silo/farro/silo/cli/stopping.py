@@ -51,9 +51,7 @@ class Stop:
 
     def _cut_off(self) -> None:
         """Code that blocks the loop, or a thread that never returns, must not keep the process alive."""
-        self._announce(
-            f"something blocks; not stopped after {self._limit_s:g} s and ended: what was not committed is undone"
-        )
+        self._announce(f"something blocks: ended after {self._limit_s:g} s; what was not committed is undone")
         _end_now(1)
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
