@@ -60,6 +60,13 @@ class Conflict(FarroError):
     retry_safe = True
 
 
+class AlreadyConsumed(FarroError):
+    """A message was delivered again after its effect had been committed.  Nothing changed this time."""
+
+    code = "already_consumed"
+    turn_ran = True
+
+
 class Overloaded(FarroError):
     """The grain's mailbox or the silo is full.  ``retry_after`` is a hint in seconds."""
 

@@ -141,7 +141,7 @@ class Activation:
     def _enqueue(self, call: Invocation) -> None:
         if self._mailbox is None:
             self._mailbox = deque()
-        if len(self._mailbox) >= self.core.options.mailbox_max and call.tick is None:
+        if len(self._mailbox) >= self.core.options.mailbox_max and call.delivery is None:
             call.respond(
                 None,
                 Overloaded(
@@ -172,7 +172,7 @@ class Activation:
                 None,
                 CallTimeout(f"{call.target}: its deadline passed before it began", turn_ran=False),
             )
-        elif call.tick is not None and (admission := call.tick.admit()) is not Admission.START:
+        elif call.delivery is not None and (admission := call.delivery.admit()) is not Admission.START:
             if admission is Admission.DROP:
                 call.respond(None, None)
         else:

@@ -81,17 +81,17 @@ class Catalog:
         return activation
 
     def _resolve(self, call: Invocation, known: GrainClass) -> None:
-        if call.tick is not None and call.method == RECEIVE_REMINDER:
+        if call.delivery is not None and call.method == RECEIVE_REMINDER:
             operation = known.receive_reminder
         else:
             operation = known.operations.get(call.method)
-        if operation is None or not (operation.remote or call.tick is not None):
+        if operation is None or not (operation.remote or call.delivery is not None):
             raise NoSuchMethod(
                 f"{known.type_name} has no method {printable(call.method)!r} that can be called; it has: "
                 + (", ".join(sorted(known.interface.methods)) or "none")
             )
         call.operation = operation
-        call.readonly = operation.spec.readonly and call.tick is None
+        call.readonly = operation.spec.readonly and call.delivery is None
 
     def _wake(self, known: GrainClass, call: Invocation) -> Activation:
         core = self._core

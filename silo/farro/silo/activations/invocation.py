@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Protocol
 
 from farro.client.errors import FarroError
 from farro.client.interface import MethodSpec
 from farro.client.reminders import Tick
-from farro.providers.rows import EventRow, Settle
+from farro.providers.rows import EventRow, Settle, Watermark
 from farro.silo.grains.context import Link
 from farro.silo.grains.grain_class import Operation
 
@@ -24,20 +25,29 @@ class Admission(Enum):
     DROP = "drop"  # cancelled, moved or replaced while it waited
 
 
-class DueTick(Protocol):
-    """The reminder line's side of a tick in flight."""
+@dataclass(frozen=True, slots=True)
+class Consumption:
+    """What the commit of a delivery's turn takes with it: the tick it settles, the messages it consumes."""
+
+    settle: Settle | None = None
+    events: tuple[EventRow, ...] = ()
+    watermarks: tuple[Watermark, ...] = ()
+
+
+class Delivery(Protocol):
+    """Something the silo itself brings to a grain: a due tick, a stream event.  Its side of the turn."""
 
     def admit(self) -> Admission:
         """Asked when the turn could begin.  START takes a permit."""
 
-    def begin(self, spec: MethodSpec) -> tuple[Tick, Sequence[Any], dict[str, Any]]:
-        """Claim the occurrence: the tick, and the arguments its method is called with."""
+    def begin(self, spec: MethodSpec) -> tuple[Tick | None, Sequence[Any], dict[str, Any]]:
+        """Claim it: the tick, if it is one, and the arguments its method is called with."""
 
     def code_ended(self) -> None:
         """The turn's code has ended; its commit may still be under way."""
 
-    def settle(self) -> tuple[Settle, tuple[EventRow, ...]]:
-        """What the turn's commit does to the reminder, and the events that tell of it."""
+    def consume(self) -> Consumption:
+        """What the turn's commit consumes, asked once the code has returned."""
 
 
 class Invocation:
@@ -53,6 +63,7 @@ class Invocation:
         "cancelled",
         "chain",
         "deadline",
+        "delivery",
         "external",
         "grain_key",
         "grain_type",
@@ -61,7 +72,6 @@ class Invocation:
         "operation",
         "readonly",
         "respond",
-        "tick",
     )
 
     def __init__(
@@ -76,7 +86,7 @@ class Invocation:
         respond: Respond,
         *,
         external: bool = True,
-        tick: DueTick | None = None,
+        delivery: Delivery | None = None,
     ) -> None:
         self.grain_type = grain_type
         self.grain_key = grain_key
@@ -87,7 +97,7 @@ class Invocation:
         self.chain = chain
         self.respond = respond
         self.external = external  # from a client: refused while the silo drains
-        self.tick = tick
+        self.delivery = delivery
         self.operation: Operation | None = None  # found by the catalog
         self.readonly = False
         self.cancelled = False

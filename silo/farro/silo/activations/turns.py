@@ -17,6 +17,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from farro.client.errors import (
+    AlreadyConsumed,
     CallCancelled,
     CommitOutcomeUnknown,
     Conflict,
@@ -26,9 +27,9 @@ from farro.client.errors import (
     SiloStopping,
     StorageUnavailable,
 )
-from farro.providers.rows import Commit, GrainRow, GrainWrite, Outcome, Settle
+from farro.providers.rows import Commit, GrainRow, GrainWrite, Outcome
 from farro.silo.activations.failures import failed, printable
-from farro.silo.activations.invocation import Invocation
+from farro.silo.activations.invocation import Consumption, Invocation
 from farro.silo.grains.context import CURRENT, Link, Turn
 from farro.silo.grains.effects import Effects
 from farro.silo.grains.grain import Grain
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from farro.silo.activations.core import Core
 
 log = logging.getLogger("farro.turns")
+
+NOTHING = Consumption()
 
 NOT_COMMITTED = (Fenced, Conflict, StorageUnavailable, CommitOutcomeUnknown)
 
@@ -64,8 +67,8 @@ class Turns:
         except BaseException as raised:  # whatever it is, the caller hears of it and the grain goes on
             error = self._what_was_raised(call, raised)
         self._close(turn)
-        if call.tick is not None:
-            call.tick.code_ended()
+        if call.delivery is not None:
+            call.delivery.code_ended()
 
         if call.readonly:
             keep = not activation.last_reader or not self._state_changed(activation, "a @readonly method")
@@ -83,8 +86,8 @@ class Turns:
         """Run the method; the encoded result and, for a writing turn, the encoded state."""
         assert call.operation is not None
         spec = call.operation.spec
-        if call.tick is not None:
-            turn.tick, args, kwargs = call.tick.begin(spec)
+        if call.delivery is not None:
+            turn.tick, args, kwargs = call.delivery.begin(spec)
         else:
             args, kwargs = spec.decode_call(call.args, call.kwargs)
         task = asyncio.current_task()
@@ -182,7 +185,7 @@ class Turns:
             encoded = self._encoded_state(activation)
         finally:
             self._close(turn)
-        await self._commit(activation, turn, encoded, None)
+        await self._commit(activation, turn, encoded, NOTHING)
 
     # ---- pieces of a turn
 
@@ -235,12 +238,9 @@ class Turns:
     async def _committed(
         self, activation: Activation, turn: Turn, encoded: bytes | None, call: Invocation
     ) -> FarroError | None:
-        settle: Settle | None = None
-        if call.tick is not None:
-            settle, told = call.tick.settle()
-            turn.effects.events.extend(told)
+        consumed = NOTHING if call.delivery is None else call.delivery.consume()
         try:
-            await self._commit(activation, turn, encoded, settle)
+            await self._commit(activation, turn, encoded, consumed)
         except FarroError as error:
             log.warning("commit failed grain=%s: %s", printable(call.target), printable(str(error)))
             return error
@@ -250,16 +250,16 @@ class Turns:
         return None
 
     async def _commit(
-        self, activation: Activation, turn: Turn, encoded: bytes | None, settle: Settle | None
+        self, activation: Activation, turn: Turn, encoded: bytes | None, consumed: Consumption
     ) -> None:
         """Write what the turn changed, as one fenced transaction; nothing if nothing changed.
 
-        Raises :class:`Fenced`, :class:`Conflict`, :class:`InvalidPayload` (the store refused the data),
+        Raises :class:`Fenced`, :class:`Conflict`, :class:`AlreadyConsumed`, :class:`InvalidPayload` (the store refused the data),
         :class:`StorageUnavailable`, :class:`CommitOutcomeUnknown`.
         """
         effects = turn.effects
         changed = encoded is not None and encoded != activation.baseline
-        if not changed and not effects and settle is None:
+        if not changed and not effects and consumed is NOTHING:
             return
         core = self._core
         if activation.version is None:
@@ -280,10 +280,11 @@ class Turns:
                     layout=1 if state is None else state.layout,
                     destroy=effects.destroy,
                 ),
-                settle=settle,
+                settle=consumed.settle,
                 reminders=tuple(effects.reminders),
-                events=tuple(effects.events),
+                events=(*effects.events, *consumed.events),
                 outbox=tuple(effects.outbox),
+                watermarks=consumed.watermarks,
                 reminders_max=core.reminders_max if effects.reminders else 0,
             )
         )
@@ -297,6 +298,8 @@ class Turns:
                 raise Fenced(f"another silo owns the partition of {activation.id}; nothing changed")
             case Outcome.CONFLICT:
                 raise Conflict(f"another commit changed {activation.id} first; nothing changed")
+            case Outcome.DUPLICATE:
+                raise AlreadyConsumed(f"the message to {activation.id} had its effect before")
             case Outcome.REJECTED:
                 raise InvalidPayload(f"the store refused the data of {activation.id}: {verdict.reason}")
 

@@ -245,26 +245,11 @@ class ReminderDesk:
         return count
 
     async def trigger_now(self, grain: GrainId, name: str) -> None:
-        """Owe an occurrence now; the grid goes on from it.  A one-shot moves to now."""
+        """Owe an occurrence now; the grid goes on from it, and a one-shot is consumed by it."""
         row = await self._existing(grain, name)
         if row.status == PAUSED:
             raise InvalidSchedule(f"reminder {name!r} of {grain} is paused; resume it first")
-        if row.period_us is None and row.cron is None:
-            now = self._clock.now()
-            moved = replace(
-                row,
-                start_at=now,
-                next_due_at=now,
-                wake_at=now,
-                registration=self._ownership.new_registration(row.partition),
-                occurrence=1,
-                attempts=0,
-                status=SCHEDULED,
-                note=None,
-            )
-            await self._commit(grain, changes=(PutReminder(moved),))
-        else:
-            await self._move(grain, name, self._owed_now)
+        await self._move(grain, name, self._owed_now)
 
     def _owed_now(self, row: ReminderRow) -> Progress:
         # A new occurrence: a tick of this reminder that runs meanwhile completes, and does not consume it.

@@ -421,7 +421,7 @@ class ReminderService:
             (),
             lambda _, error: self._tick_over(tick, error),
             external=False,
-            tick=tick,
+            delivery=tick,
         )
         self._catalog.submit(tick.call)
 

@@ -11,7 +11,7 @@ from farro.client.codec import Codec
 from farro.client.interface import MethodSpec
 from farro.client.reminders import Tick, TickStatus
 from farro.providers.rows import EventRow, ReminderRow, Settle
-from farro.silo.activations.invocation import Admission, Invocation
+from farro.silo.activations.invocation import Admission, Consumption, Invocation
 from farro.silo.grains.grain_class import RECEIVE_REMINDER
 from farro.silo.reminders.due_queue import Entry
 from farro.silo.schedules.missed import Deliver, overrun, settle_delivered
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class TickInFlight:
-    """The :class:`~farro.silo.activations.invocation.DueTick` of one entry."""
+    """The :class:`~farro.silo.activations.invocation.Delivery` of one entry."""
 
     __slots__ = ("_service", "began_at", "call", "entry", "judged", "overrun", "row")
 
@@ -62,7 +62,7 @@ class TickInFlight:
     def code_ended(self) -> None:
         self._service.code_ended(self)
 
-    def settle(self) -> tuple[Settle, tuple[EventRow, ...]]:
+    def consume(self) -> Consumption:
         finished_at = self._service.now()
         progress = settle_delivered(
             self.row,
@@ -76,7 +76,8 @@ class TickInFlight:
             self.overrun = passed.count
             if passed.notify:
                 told = (self._service.missed_event(self.row, passed.first_at, passed.count),)
-        return Settle(self.row.name, self.row.registration, self.row.occurrence, progress), told
+        settle = Settle(self.row.name, self.row.registration, self.row.occurrence, progress)
+        return Consumption(settle, told)
 
 
 def missed_event(

@@ -178,8 +178,8 @@ def settle_delivered(
     times_left = None if row.times_left is None else row.times_left - 1
     schedule = Schedule.of_row(row)
     upcoming = next_due(schedule, judged.folded_until)
-    if upcoming is None or times_left == 0:
-        return None
+    if schedule.is_one_shot or upcoming is None or times_left == 0:
+        return None  # a one-shot is finished even when an operator triggered it before its time
     passed, first_passed, left = 0, None, None
     if upcoming <= finished_at:
         if row.action == MissedReminderAction.FIRE_ALL:
