@@ -24,6 +24,11 @@ from farro.providers.sqlite.queries import QUERIES
 Parameters = Sequence[Any] | Mapping[str, Any]
 
 _BEFORE_ALL = (INTEGER_MIN, INTEGER_MIN, "", "", "")
+_AFTER = (
+    " AND (grain_type, grain_key, name) > (:after_type, :after_key, :after_name)",
+    " AND (grain_key, name) > (:after_key, :after_name)",
+    " AND name > :after_name",
+)
 _EQUAL = ("grain_type", "grain_key", "operation", "priority", "action", "status")
 
 
@@ -102,19 +107,22 @@ def listing(
 ) -> tuple[str, dict[str, Any]]:
     """The statement and values of one page.
 
-    Within one grain type the cursor compares (grain_key, name) only: a range on the whole key beside an
-    equality on its first column would be read from the start of the type on every page.
+    The cursor compares only the part of the key that the filter leaves open.  A range over the whole key
+    beside an equality on its first column would be read from the start of the grain type on every page, or
+    sorted.
     """
     filters, values = _filters(service_id, where)
     values["limit"] = max(limit, 0)
     if after is not None:
-        values.update(after_type=after[0], after_key=after[1], after_name=after[2])
-        if where.grain_type is None:
-            filters += " AND (grain_type, grain_key, name) > (:after_type, :after_key, :after_name)"
-        elif where.grain_type == after[0]:
-            filters += " AND (grain_key, name) > (:after_key, :after_name)"
-        elif where.grain_type < after[0]:
-            values["limit"] = 0
+        given: tuple[str, ...] = () if where.grain_type is None else (where.grain_type,)
+        if given and where.grain_key is not None:
+            given += (where.grain_key,)
+        start = after[: len(given)]
+        if start > given:
+            values["limit"] = 0  # the whole of what the filter names lies before the cursor
+        elif start == given:
+            filters += _AFTER[len(given)]
+            values.update(zip(("after_type", "after_key", "after_name"), after, strict=True))
     return QUERIES["list_reminders"].replace("{filters}", filters), values
 
 

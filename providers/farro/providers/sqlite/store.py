@@ -61,6 +61,7 @@ class SqliteProvider:
         service_id: str = "default",
         synchronous: str = "full",
         read_only: bool = False,
+        busy_timeout_s: float = BUSY_TIMEOUT_S,
     ) -> None:
         if synchronous not in SYNCHRONOUS:
             raise ValueError(f"synchronous must be one of {', '.join(SYNCHRONOUS)}, not {synchronous!r}")
@@ -69,6 +70,7 @@ class SqliteProvider:
         self._service_id = service_id
         self._synchronous = synchronous.upper()
         self._read_only = read_only
+        self._busy_timeout_s = busy_timeout_s
         self._writer: Worker | None = None
         self._reader: Worker | None = None
         self._closing = AsyncExitStack()
@@ -111,7 +113,7 @@ class SqliteProvider:
         return found
 
     async def _connection(self, closing: AsyncExitStack, mode: str) -> Worker:
-        worker = await connect(f"{self._path.as_uri()}?mode={mode}", BUSY_TIMEOUT_S)
+        worker = await connect(f"{self._path.as_uri()}?mode={mode}", self._busy_timeout_s)
         closing.push_async_callback(worker.close)
         return worker
 
@@ -127,44 +129,45 @@ class SqliteProvider:
         with translated(self._url):
             return await self._reader.run(job)
 
-    async def _write(self, job: Callable[[sqlite3.Connection], Result]) -> Result:
+    async def run_in_writer(self, job: Callable[[sqlite3.Connection], Result]) -> Result:
+        """Run ``job`` in the writer's thread, after all that was begun before."""
         if self._writer is None:
             raise Unavailable(f"{self._url} is {'opened for reading only' if self._reader else 'not open'}")
         with translated(self._url):
             return await self._writer.run(job)
 
     async def join(self, address: str, now: int) -> SiloRow:
-        return await self._write(
+        return await self.run_in_writer(
             lambda connection: membership.join(connection, self._url, self._service_id, address, now)
         )
 
     async def renew(self, number: int, now: int) -> bool:
-        return await self._write(
+        return await self.run_in_writer(
             lambda connection: membership.renew(
                 connection, self._url, self._service_id, number, now, self._synchronous
             )
         )
 
     async def leave(self, number: int, now: int) -> None:
-        await self._write(
+        await self.run_in_writer(
             lambda connection: membership.leave(connection, self._url, self._service_id, number, now)
         )
 
     async def take(self, number: int, partitions: Sequence[int], now: int) -> list[PartitionRow]:
-        return await self._write(
+        return await self.run_in_writer(
             lambda connection: membership.take(
                 connection, self._url, self._service_id, number, partitions, now
             )
         )
 
     async def load(self, grains: Sequence[tuple[str, str]]) -> list[GrainRow | None]:
-        run = self._read if self._read_only else self._write
+        run = self._read if self._read_only else self.run_in_writer
         return await run(lambda connection: reading.load(connection, self._service_id, grains))
 
     async def commit(self, batch: Sequence[Commit], owner: int, now: int) -> list[Verdict]:
         if not batch:
             return []
-        return await self._write(
+        return await self.run_in_writer(
             lambda connection: commit_batch(connection, self._url, self._service_id, batch, owner, now)
         )
 
@@ -207,7 +210,7 @@ class SqliteProvider:
         return await self._read(lambda connection: reading.stream_heads(connection, self._service_id, stream))
 
     async def trim_events(self, stream: str, partition: int, until: int) -> int:
-        return await self._write(
+        return await self.run_in_writer(
             lambda connection: trim_events(connection, self._url, self._service_id, stream, partition, until)
         )
 
