@@ -42,7 +42,6 @@ log = logging.getLogger("farro.turns")
 
 NOTHING = Consumption()
 
-NOT_COMMITTED = (Fenced, Conflict, StorageUnavailable, CommitOutcomeUnknown)
 
 
 class Turns:
@@ -254,8 +253,8 @@ class Turns:
     ) -> None:
         """Write what the turn changed, as one fenced transaction; nothing if nothing changed.
 
-        Raises :class:`Fenced`, :class:`Conflict`, :class:`AlreadyConsumed`, :class:`InvalidPayload` (the store refused the data),
-        :class:`StorageUnavailable`, :class:`CommitOutcomeUnknown`.
+        Raises :class:`Fenced`, :class:`Conflict`, :class:`AlreadyConsumed`, :class:`StorageUnavailable`,
+        :class:`CommitOutcomeUnknown`, and :class:`InvalidPayload` when the store refuses the data.
         """
         effects = turn.effects
         changed = encoded is not None and encoded != activation.baseline
