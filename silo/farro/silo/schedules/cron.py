@@ -53,6 +53,9 @@ class Cron:
         object.__setattr__(self, "_zone", None if self.timezone == UTC_NAME else zone_of(self.timezone))
         object.__setattr__(self, "_plan", plan_of(text, self.day_match))
 
+    def __reduce__(self) -> tuple[type[Cron], tuple[str, str, str]]:
+        return Cron, (self.text, self.timezone, self.day_match)
+
     @property
     def never_fires(self) -> bool:
         """No date can match, such as 30 February."""

@@ -18,17 +18,23 @@ from importlib.resources import files
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
+import tzdata  # type: ignore[import-untyped]
+
 from farro.client.errors import InvalidSchedule
 from farro.silo.schedules.calendar import DAY_S, FIRST_WALL, LAST_WALL, Plan
 
 UTC_NAME = "UTC"
 ZONES_MAX = 1_024  # the database has about 600 names
-STRETCH_DAYS = 16  # most stretches hold no switch, and one is looked at in some 30 microseconds
+COUNTED_SINGLY_S = 60  # around a switch, halving ends here
+STRETCH_DAYS = 16  # most stretches hold no switch
 QUIET_STRETCHES_MAX = 4_096  # every zone for the days that matter now; an entry takes about 200 bytes
 
-# Read when this file is imported, so that refusing a name costs no file access at all.  A system's own zone
-# folder holds more (localtime, posixrules, right/…), which means something else on every machine.
-ZONE_NAMES = frozenset(files("tzdata").joinpath("zones").read_text("utf-8").split()) - {"Factory"}
+# The packaged database, never the machine's: all silos of a service lay the same grid, its version is known,
+# and what else a system keeps beside its zones (localtime, right/…) cannot be named.
+ZONES_VERSION: str = tzdata.IANA_VERSION
+_DATABASE = files("tzdata")
+# Read when this file is imported, so that refusing a name costs no file access at all.
+ZONE_NAMES = frozenset(_DATABASE.joinpath("zones").read_text("utf-8").split()) - {"Factory"}
 _EPOCH = datetime(1970, 1, 1)
 # Two days from both ends of datetime's calendar no shift of at most a day can leave it.
 _FIRST_SAFE, _LAST_SAFE = FIRST_WALL + 2 * DAY_S, LAST_WALL - 2 * DAY_S
@@ -38,7 +44,8 @@ _FIRST_SAFE, _LAST_SAFE = FIRST_WALL + 2 * DAY_S, LAST_WALL - 2 * DAY_S
 def zone_of(name: str) -> ZoneInfo:
     """The zone of that name.  Raises :class:`InvalidSchedule` for any other text, and opens no file then."""
     if name in ZONE_NAMES:
-        return ZoneInfo(name)
+        with _DATABASE.joinpath("zoneinfo", *name.split("/")).open("rb") as rules:
+            return ZoneInfo.from_file(rules, key=name)
     alike = next((known for known in ZONE_NAMES if known.lower() == name.lower()), "Europe/Berlin")
     raise InvalidSchedule(
         f"timezone: {name[:60]!a} is not a time zone of the IANA database; write a name such as {alike!r}"
@@ -90,13 +97,10 @@ def count_instants(plan: Plan, zone: ZoneInfo, after: int, until: int, limit: in
 
 
 def _count_within_a_day(plan: Plan, zone: ZoneInfo, after: int, until: int) -> int:
-    begin, end = _offset_at(zone, after)[0] + after, _offset_at(zone, until)[0] + until
-    plain = (
-        end - begin == until - after and _overlap_at(zone, begin) is None and _overlap_at(zone, end) is None
-    )
-    if plain:
-        return plan.count(begin, end)
-    if until - after > 3600:
+    offset, second_pass = _offset_at(zone, after)
+    if offset == _offset_at(zone, until)[0] and (plan.interval or not second_pass):
+        return plan.count(after + offset, until + offset)
+    if until - after > COUNTED_SINGLY_S:
         middle = (after + until) // 2
         return _count_within_a_day(plan, zone, after, middle) + _count_within_a_day(plan, zone, middle, until)
     total = 0

@@ -177,6 +177,7 @@ def test_what_only_leap_years_have_does_fire(text: str) -> None:
         ("0 0 0 30 2 *", "no allowed month has day 30"),
         ("0 0 0 L-29 2 *", "no allowed month has day L-29"),
         ("0 0 0 31W 4,6 ?", "no allowed month has day 31W"),
+        ("0 0 0 L-30W 4,6,9,11 ?", "no allowed month has day L-30W"),
         ("0 0 0 8 * FRI#1", "no date in the allowed months is both day 8 and weekday FRI#1"),
         ("0 0 0 LW * SUN", "no date in the allowed months is both day LW and weekday SUN"),
     ],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
-from zoneinfo import ZoneInfo
 
 import pytest
 from croniter import CroniterBadDateError, croniter
@@ -11,6 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from farro.silo.schedules.cron import FIRST_US, LAST_US, SECOND_US, Cron
+from farro.silo.schedules.zones import zone_of
 from tests.unit.silo.schedules.cron_model import (
     Column,
     Days,
@@ -45,7 +45,7 @@ ZONE_YEARS = [
     ("Pacific/Kwajalein", 1993, 1993),
     ("Pacific/Kiritimati", 1994, 1995),
 ]
-SWITCHES = [(name, at) for name, first, last in ZONE_YEARS for at in switches(ZoneInfo(name), first, last)]
+SWITCHES = [(name, at) for name, first, last in ZONE_YEARS for at in switches(zone_of(name), first, last)]
 EVERY_MONTH = Column("*", frozenset(range(1, 13)), True)
 ON_THE_MINUTE = Column("0", frozenset({0}), False)
 
@@ -107,7 +107,7 @@ def test_around_a_switch_every_instant_is_the_model_s(
     switch: tuple[str, int], minute: Column, hour: Column, day: Days, shift: int
 ) -> None:
     name, at = switch
-    zone, any_weekday = ZoneInfo(name), Days("?", lambda on: True)
+    zone, any_weekday = zone_of(name), Days("?", lambda on: True)
     begin = (at + shift) // 60 * 60 - 26 * HOUR
     end = begin + 54 * HOUR
     for days in (day, any_weekday):
@@ -144,7 +144,7 @@ def test_a_shift_of_odd_seconds_is_exact(text: str, name: str, first: int, last:
     expression = Expression(
         column(second), column(minute), column(hour), days, month, Days("*", lambda on: True), "and"
     )
-    cron, found_switches = Cron(text, name), switches(ZoneInfo(name), first, last)
+    cron, found_switches = Cron(text, name), switches(zone_of(name), first, last)
     assert found_switches
     for at in found_switches:
         begin, end = at - 2 * HOUR, at + 2 * HOUR
@@ -152,7 +152,7 @@ def test_a_shift_of_odd_seconds_is_exact(text: str, name: str, first: int, last:
         while after is not None and after <= end:
             found.append(after)
             after = next_of(cron, after)
-        assert found == due_instants(expression, ZoneInfo(name), begin, end, 1)
+        assert found == due_instants(expression, zone_of(name), begin, end, 1)
 
 
 @settings(max_examples=100, deadline=None)

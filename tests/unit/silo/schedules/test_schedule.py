@@ -186,6 +186,11 @@ def test_a_bad_schedule_is_refused_naming_argument_rule_and_way_out(
         made(**asked)
 
 
+def test_a_cron_that_the_end_of_the_calendar_leaves_nothing_to_is_refused() -> None:
+    with pytest.raises(InvalidSchedule, match="does not fire again before the year 10000"):
+        make_schedule(now_us=LAST_US - HOUR, cron="@daily")
+
+
 @pytest.mark.parametrize("cron", [5, b"@daily", ["@daily"], True])
 def test_a_cron_of_a_wrong_type_is_named(cron: Any) -> None:
     with pytest.raises(TypeError, match=f"not {type(cron).__name__}"):
