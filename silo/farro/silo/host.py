@@ -31,6 +31,7 @@ from farro.silo.grains.grain import Grain
 from farro.silo.grains.grain_class import GrainClass
 from farro.silo.grains.reminder_book import ReminderBook
 from farro.silo.grains.reminder_rows import RowMaker
+from farro.silo.metrics import SiloStatistics, TurnFigures
 from farro.silo.options import ReminderOptions, SiloOptions
 from farro.silo.ownership import Owned, Ownership
 from farro.silo.reminders.machine_load import MachineLoad, read_machine_load
@@ -237,6 +238,30 @@ class Silo:
     def reminders(self) -> Reminders:
         """The management verbs, called in this process."""
         return Reminders(self._caller)
+
+    @property
+    def healthy(self) -> bool:
+        """Running, and the store takes commits and answers polls."""
+        polls = self.reminder_service is None or self.reminder_service.healthy
+        return self._state == "running" and self._committer.healthy and polls
+
+    def statistics(self) -> SiloStatistics:
+        """The silo's figures at this moment."""
+        counters = self._core.counters
+        service = self.reminder_service
+        return SiloStatistics(
+            number=self.number,
+            state=self._state,
+            healthy=self.healthy,
+            active_grains=len(self._catalog),
+            activations_created=counters.activations_created,
+            activations_collected=counters.activations_collected,
+            turns=TurnFigures(
+                len(self._core.running), counters.turns, counters.turns_failed, counters.turns_discarded
+            ),
+            commits=self._committer.figures(),
+            reminders=None if service is None else service.figures(),
+        )
 
     @property
     def active_grains(self) -> int:

@@ -16,6 +16,7 @@ from farro.client.errors import CommitOutcomeUnknown, FarroError, StorageUnavail
 from farro.providers.contracts import Provider
 from farro.providers.errors import OutcomeUnknown, StoreError
 from farro.providers.rows import Commit, Outcome, Verdict
+from farro.silo.metrics import CommitFigures
 from farro.silo.tasks import TaskOwner
 
 Listener = Callable[[Commit, Verdict], None]
@@ -49,11 +50,14 @@ class Committer:
         self.batches = 0
         self.commits = 0
         self.failures = 0
-        self.last_commit_at = 0
+        self.healthy = True  # the store took the last batch
 
     def listen(self, listener: Listener) -> None:
         """Be told of every committed member, in commit order, before anybody waiting for it goes on."""
         self._listeners.append(listener)
+
+    def figures(self) -> CommitFigures:
+        return CommitFigures(self.commits, self.batches, self.failures, len(self._queue))
 
     @property
     def batches_waiting(self) -> float:
@@ -107,7 +111,7 @@ class Committer:
             raise
         self.batches += 1
         self.commits += len(batch)
-        self.last_commit_at = now
+        self.healthy = True
         for (commit, future), verdict in zip(batch, verdicts, strict=True):
             if verdict.outcome is Outcome.COMMITTED:
                 for listener in self._listeners:
@@ -119,6 +123,7 @@ class Committer:
         self, batch: list[tuple[Commit, asyncio.Future[Verdict]]], kind: type[FarroError], text: str
     ) -> None:
         self.failures += 1
+        self.healthy = False
         for _, future in batch:
             if not future.done():
                 future.set_exception(kind(text))

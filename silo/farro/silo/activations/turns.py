@@ -25,7 +25,6 @@ from farro.client.errors import (
     Fenced,
     InvalidPayload,
     SiloStopping,
-    StorageUnavailable,
 )
 from farro.providers.rows import Commit, GrainRow, GrainWrite, Outcome
 from farro.silo.activations.failures import failed, printable
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("farro.turns")
 
 NOTHING = Consumption()
-
 
 
 class Turns:

@@ -38,6 +38,7 @@ from farro.silo.activations.commit import Committer
 from farro.silo.activations.failures import printable
 from farro.silo.activations.invocation import Admission, Invocation
 from farro.silo.grains.grain_class import RECEIVE_REMINDER
+from farro.silo.metrics import BucketFigures, PermitFigures, ReminderFigures
 from farro.silo.options import ReminderOptions
 from farro.silo.ownership import Owned, Ownership
 from farro.silo.reminders import poller, statistics
@@ -119,6 +120,7 @@ class ReminderService:
         self._polled_at = float("-inf")  # loop time
         self._next_poll_at = 0  # schedule time
         self._warned: set[str] = set()
+        self.healthy = True  # the last poll was answered
         committer.listen(self._committed)
 
     # ---- life
@@ -161,6 +163,35 @@ class ReminderService:
 
     def now(self) -> int:
         return self._clock.now()
+
+    def figures(self) -> ReminderFigures:
+        """The reminder line at this moment."""
+        counted, queue = self.statistics, self.held.queue
+        return ReminderFigures(
+            delivered=counted.delivered,
+            late=counted.late,
+            failed=counted.failed,
+            retried=counted.retried,
+            missed={action.name: count for action, count in counted.missed.items()},
+            overrun=counted.overrun,
+            repaired=counted.repaired,
+            unreadable=counted.unreadable,
+            polls=counted.polls,
+            poll_rows=counted.poll_rows,
+            poll_seconds=counted.poll_seconds,
+            poll_failures=counted.poll_failures,
+            lateness={priority.name: each.figures() for priority, each in counted.lateness.items()},
+            bucket=BucketFigures(
+                size=queue.capacity,
+                held=len(queue),
+                held_peak=counted.held_peak,
+                ready=queue.ready,
+                cpus=self.load.cpus,
+                memory_load=self.load.memory_load,
+                active_grains=len(self._catalog),
+            ),
+            permits=PermitFigures(self.permits.total, self.permits.held, self.permits.waiting),
+        )
 
     # ---- the one timer
 
@@ -244,6 +275,7 @@ class ReminderService:
         except StoreError as error:
             log.error("poll failed; the next one comes soon: %s", error)
             self.statistics.poll_failures += 1
+            self.healthy = False
             self._next_poll_at = self.now() + self._loop_us(5 * RECHECK_S)
         else:
             page = poller.plan(
@@ -252,6 +284,7 @@ class ReminderService:
             self.held.hold_page(page, until)
             self._next_poll_at = now + duration_us(self.options.poll_interval)
             self.statistics.polls += 1
+            self.healthy = True
             self.statistics.poll_rows += sum(map(len, answers))
             self.statistics.poll_seconds += self._loop.time() - self._polled_at
         finally:

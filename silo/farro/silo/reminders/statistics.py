@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from farro.client.reminders import MissedReminderAction, ReminderPriority
 from farro.providers.rows import ReminderRow
+from farro.silo.metrics import LatenessFigures
 
 LATENESS_BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 HISTORY_MAX = 1_000  # ticks; a few hundred bytes each
@@ -30,6 +31,10 @@ class Lateness:
         self.count += 1
         self.sum_s += lateness_s
         self.max_s = max(self.max_s, lateness_s)
+
+    def figures(self) -> LatenessFigures:
+        mean = self.sum_s / self.count if self.count else 0.0
+        return LatenessFigures(self.count, self.quantile(0.5), self.quantile(0.99), self.max_s, mean)
 
     def quantile(self, share: float) -> float:
         """An upper bound of the quantile; the largest lateness seen when it lies in the last bin."""
