@@ -50,11 +50,16 @@ class Committer:
         self.batches = 0
         self.commits = 0
         self.failures = 0
-        self.healthy = True  # the store took the last batch
+        self.failures_in_a_row = 0  # batches the store did not take since it last took one
 
     def listen(self, listener: Listener) -> None:
         """Be told of every committed member, in commit order, before anybody waiting for it goes on."""
         self._listeners.append(listener)
+
+    @property
+    def healthy(self) -> bool:
+        """The store took the last batch."""
+        return not self.failures_in_a_row
 
     def figures(self) -> CommitFigures:
         return CommitFigures(self.commits, self.batches, self.failures, len(self._queue))
@@ -111,7 +116,7 @@ class Committer:
             raise
         self.batches += 1
         self.commits += len(batch)
-        self.healthy = True
+        self.failures_in_a_row = 0
         for (commit, future), verdict in zip(batch, verdicts, strict=True):
             if verdict.outcome is Outcome.COMMITTED:
                 for listener in self._listeners:
@@ -123,7 +128,7 @@ class Committer:
         self, batch: list[tuple[Commit, asyncio.Future[Verdict]]], kind: type[FarroError], text: str
     ) -> None:
         self.failures += 1
-        self.healthy = False
+        self.failures_in_a_row += 1
         for _, future in batch:
             if not future.done():
                 future.set_exception(kind(text))

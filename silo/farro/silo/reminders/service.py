@@ -63,6 +63,7 @@ from farro.silo.tasks import TaskOwner
 log = logging.getLogger("farro.reminders")
 
 RECHECK_S = 1.0  # of loop time: when an entry whose commit was not taken is looked at again
+RECHECK_MAX_S = 30.0
 UNKNOWN_TYPE_WAIT = timedelta(minutes=10)
 REFILL_GAP_S = 0.05  # of loop time, between two polls that follow each other
 REPAIR_PAGE = 200  # broken rows put right in one go; the rest a minute later
@@ -328,7 +329,8 @@ class ReminderService:
         """Nobody knows what became of the entry's commit: read its row again in a while."""
         if not entry.dead:
             entry.stale = True
-            self.held.queue.put_back(entry, self.now() + self._loop_us(RECHECK_S))
+            wait_s = min(RECHECK_S * 2 ** min(self._committer.failures_in_a_row, 5), RECHECK_MAX_S)
+            self.held.queue.put_back(entry, self.now() + self._loop_us(wait_s))
 
     def _loop_us(self, loop_s: float) -> int:
         """Schedule microseconds that pass in so many seconds of loop time."""
@@ -468,6 +470,9 @@ class ReminderService:
         return Admission.WAIT
 
     def _store_keeps_up(self) -> bool:
+        """May another tick begin?  While the store takes nothing, one at a time finds out when it does."""
+        if not self._committer.healthy:
+            return not self.permits.held
         return self._committer.batches_waiting <= COMMIT_BATCHES_WAITING_MAX
 
     def code_ended(self, tick: TickInFlight) -> None:
