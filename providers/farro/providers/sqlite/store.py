@@ -28,6 +28,7 @@ from farro.providers.rows import (
     Verdict,
 )
 from farro.providers.sqlite import membership, reading
+from farro.providers.sqlite.checkpointing import Checkpointer
 from farro.providers.sqlite.committing import commit_batch, trim_events
 from farro.providers.sqlite.failures import translated
 from farro.providers.sqlite.locking import StoreLock, refuse_network_file_system
@@ -73,6 +74,7 @@ class SqliteProvider:
         self._busy_timeout_s = busy_timeout_s
         self._writer: Worker | None = None
         self._reader: Worker | None = None
+        self._checkpointer: Checkpointer | None = None
         self._closing = AsyncExitStack()
         self._info: StoreInfo | None = None
 
@@ -103,13 +105,16 @@ class SqliteProvider:
         lock.acquire()
         closing.callback(lock.release)
         writer = await self._connection(closing, "rwc")
+        checkpointer = Checkpointer(self._path, self._busy_timeout_s)
         found = await writer.run(
             lambda connection: prepare_writer(connection, self._url, self._service_id, self._synchronous, now)
         )
+        await writer.run(checkpointer.prepare)
         closing.push_async_callback(writer.run, leave_one_file)
+        closing.push_async_callback(writer.run, lambda _: checkpointer.stop())
         reader = await self._connection(closing, "rw")
         await reader.run(prepare_reader)
-        self._writer, self._reader = writer, reader
+        self._writer, self._reader, self._checkpointer = writer, reader, checkpointer
         return found
 
     async def _connection(self, closing: AsyncExitStack, mode: str) -> Worker:
@@ -118,7 +123,7 @@ class SqliteProvider:
         return worker
 
     async def close(self) -> None:
-        self._info = self._writer = self._reader = None
+        self._info = self._writer = self._reader = self._checkpointer = None
         closing = self._closing.pop_all()
         with translated(self._url):
             await closing.aclose()
@@ -129,12 +134,21 @@ class SqliteProvider:
         with translated(self._url):
             return await self._reader.run(job)
 
-    async def run_in_writer(self, job: Callable[[sqlite3.Connection], Result]) -> Result:
+    async def run_in_writer(
+        self, job: Callable[[sqlite3.Connection], Result], *, look_again: bool = False
+    ) -> Result:
         """Run ``job`` in the writer's thread, after all that was begun before."""
-        if self._writer is None:
+        checkpointer = self._checkpointer
+        if self._writer is None or checkpointer is None:
             raise Unavailable(f"{self._url} is {'opened for reading only' if self._reader else 'not open'}")
+
+        def job_and_log(connection: sqlite3.Connection) -> Result:
+            result = job(connection)
+            checkpointer.after_write(connection, again=look_again)
+            return result
+
         with translated(self._url):
-            return await self._writer.run(job)
+            return await self._writer.run(job_and_log)
 
     async def join(self, address: str, now: int) -> SiloRow:
         return await self.run_in_writer(
@@ -145,7 +159,8 @@ class SqliteProvider:
         return await self.run_in_writer(
             lambda connection: membership.renew(
                 connection, self._url, self._service_id, number, now, self._synchronous
-            )
+            ),
+            look_again=True,
         )
 
     async def leave(self, number: int, now: int) -> None:

@@ -1,0 +1,83 @@
+"""Keeps the write-ahead log short without making commits wait for it.
+
+Copying the log into the database inside a commit costs that commit tens of milliseconds.  So a thread of its
+own copies from a second connection while commits go on (PASSIVE); when it is done, the writer, between two
+commits, copies the little that came meanwhile and empties the log (TRUNCATE).  Only a writer that outruns the
+copying waits for it.  A long reader of another program keeps the log from being emptied; it is tried again as
+the log grows and with each renewal, so that the log shrinks soon after that reader ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+LOG_BYTES_START = 4 << 20  # SQLite's own default of 1,000 pages: copying starts
+LOG_BYTES_WAIT = 32 << 20  # half of what the log may reach: commits wait for the copying
+LOG_BYTES_KEPT = 1 << 20  # what a log that SQLite starts over by itself keeps of its file
+
+_log = logging.getLogger("farro.providers.sqlite")
+
+
+def passive(uri: str) -> None:
+    """Copy what no reader still needs, holding up nobody."""
+    with closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=0)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+
+
+class Checkpointer:
+    """Lives in the writer's thread, except for the copying itself."""
+
+    def __init__(self, database: Path, busy_timeout_s: float) -> None:
+        self._log_file = database.with_name(database.name + "-wal")
+        self._uri = f"{database.as_uri()}?mode=rw"
+        self._busy_timeout_ms = round(busy_timeout_s * 1000)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="farro-sqlite-checkpoint")
+        self._copying: Future[None] | None = None
+        self._start_at = LOG_BYTES_START
+
+    def prepare(self, writer: sqlite3.Connection) -> None:
+        writer.execute("PRAGMA wal_autocheckpoint = 0")
+        writer.execute(f"PRAGMA journal_size_limit = {LOG_BYTES_KEPT}")
+
+    def after_write(self, writer: sqlite3.Connection, *, again: bool = False) -> None:
+        """Look at the log and do the next step, if one is due.  ``again``: do not wait for it to grow first.
+
+        What was committed is durable whatever happens here, so trouble is logged and tried again later.
+        """
+        size = self._size()
+        if self._copying is not None:
+            if self._copying.done() or size >= LOG_BYTES_WAIT:
+                self._finish(writer, self._copying)
+                self._copying = None
+        elif size >= (LOG_BYTES_START if again else self._start_at):
+            self._copying = self._thread.submit(passive, self._uri)
+
+    def stop(self) -> None:
+        """Wait for the copying under way and end its thread."""
+        self._thread.shutdown(wait=True)
+
+    def _size(self) -> int:
+        try:
+            return self._log_file.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def _finish(self, writer: sqlite3.Connection, copying: Future[None]) -> None:
+        try:
+            copying.result()
+            if self._size() >= LOG_BYTES_START:
+                self._empty(writer)
+        except sqlite3.Error as error:
+            _log.warning("%s could not be copied into its database, trying again: %s", self._log_file, error)
+        self._start_at = self._size() + LOG_BYTES_START
+
+    def _empty(self, writer: sqlite3.Connection) -> None:
+        writer.execute("PRAGMA busy_timeout = 0")  # a reader in the way is waited for by growing, not here
+        try:
+            writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        finally:
+            writer.execute(f"PRAGMA busy_timeout = {self._busy_timeout_ms}")
