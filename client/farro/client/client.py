@@ -75,6 +75,7 @@ class Client:
         self._heartbeat_s = checked_timeout(heartbeat) or HEARTBEAT_S
         self._chance = chance or random.Random()
         self._caller: Caller = caller or self
+        self._loop_time: Callable[[], float] = _not_open
         self._specs: OrderedDict[tuple[str, str], MethodSpec] = OrderedDict()
         self._current: Connection | None = None
         self._connections: set[Connection] = set()
@@ -136,7 +137,7 @@ class Client:
                 connection = await self._connection_with_room(deadline, f"{grain_type}.{spec.name}")
                 seconds = deadline - self._loop_time()
             call_id, future = connection.send_call(
-                grain_type, grain_key, spec.name, wire_args, wire_kwargs, seconds, oneway=spec.oneway
+                grain_type, grain_key, spec.name, wire_args, wire_kwargs, seconds, spec.oneway
             )
             if future is None:
                 return None
@@ -180,6 +181,7 @@ class Client:
         if self._state != "new":
             raise RuntimeError(f"this client is {self._state}; make a new one")
         self._loop = asyncio.get_running_loop()
+        self._loop_time = self._loop.time
         self._ready = asyncio.Event()
         self._session = aiohttp.ClientSession(trust_env=False)
         try:
@@ -296,13 +298,6 @@ class Client:
 
     # ---- small things
 
-    def _loop_time(self) -> float:
-        if self._state == "new":
-            raise SiloUnavailable(
-                "the client is not open; use: async with Client(…) as client", turn_ran=False
-            )
-        return self._loop.time()
-
     def _untyped(self, grain_type: str, method: str) -> MethodSpec:
         spec = self._specs.get((grain_type, method))
         if spec is None:
@@ -315,3 +310,7 @@ class Client:
         task = self._loop.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _not_open() -> float:
+    raise SiloUnavailable("the client is not open; use: async with Client(…) as client", turn_ran=False)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+import math
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -80,6 +81,7 @@ class Connection:
         self._flushed: asyncio.Future[None] | None = None
         self._heap: list[tuple[float, int]] = []
         self._timer: asyncio.TimerHandle | None = None
+        self._due_at = math.inf
         self._room: deque[asyncio.Future[None]] = deque()
         self._broken: str | None = None
 
@@ -127,7 +129,6 @@ class Connection:
         args: list[Any],
         kwargs: dict[str, Any] | None,
         timeout_s: float,
-        *,
         oneway: bool,
     ) -> tuple[int, asyncio.Future[Any] | None]:
         """Queue a call for this loop tick's frame.
@@ -136,9 +137,9 @@ class Connection:
         the silo's error, with :class:`CallTimeout`, or with :class:`SiloUnavailable`.
         """
         call_id = 0 if oneway else self._last_id + 1
-        timeout_ms = max(1, round(timeout_s * 1000))
+        timeout_ms = int(timeout_s * 1000) or 1
         message = [CALL, call_id, grain_type, key, method, args, kwargs, timeout_ms, None]
-        self._queue(packed_message(self._codec, message, f"the call of {grain_type}.{method}"))
+        self._queue(packed_message(self._codec, message))
         if oneway:
             return 0, None
         self._last_id = call_id
@@ -146,7 +147,7 @@ class Connection:
         self._pending[call_id] = future
         deadline = self._loop.time() + timeout_s
         heapq.heappush(self._heap, (deadline, call_id))
-        if self._timer is None or deadline < self._timer.when():
+        if deadline < self._due_at:
             self._arm()
         elif len(self._heap) > 2 * len(self._pending) + _HEAP_SLACK:
             self._heap = [entry for entry in self._heap if entry[1] in self._pending]
@@ -156,7 +157,7 @@ class Connection:
     def cancel_call(self, call_id: int) -> None:
         """Tell the silo that nobody waits for this call any more."""
         if self._pending.pop(call_id, None) is not None and self._broken is None:
-            self._queue(packed_message(self._codec, [CANCEL, call_id], "cancel"))
+            self._queue(packed_message(self._codec, [CANCEL, call_id]))
             self._make_room()
 
     # ---- life
@@ -298,11 +299,13 @@ class Connection:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+        self._due_at = math.inf
         heap, pending = self._heap, self._pending
         while heap and heap[0][1] not in pending:
             heapq.heappop(heap)
         if heap:
-            self._timer = self._loop.call_at(heap[0][0], self._on_timer)
+            self._due_at = heap[0][0]
+            self._timer = self._loop.call_at(self._due_at, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
@@ -79,7 +80,7 @@ async def dial(
 
 
 async def _shake_hands(socket: aiohttp.ClientWebSocketResponse, gateway: str, codec: Codec) -> dict[str, Any]:
-    greeting = packed_message(codec, hello({"client": "farro-python"}), "hello")
+    greeting = packed_message(codec, hello({"client": "farro-python"}))
     await socket.send_bytes(frames([greeting])[0])
     answer = await socket.receive()
     if answer.type is not aiohttp.WSMsgType.BINARY:
@@ -103,7 +104,8 @@ def _explained(gateway: str, error: BaseException, timeout_s: float) -> FarroErr
         elif error.status == 403:
             problem = "it refuses this client's Host or Origin (HTTP status 403)"
     elif isinstance(error, aiohttp.ClientConnectorError):
-        problem = error.os_error.strerror or str(error.os_error)
+        number = error.os_error.errno
+        problem = os.strerror(number) if number and number > 0 else str(error.os_error)
     else:
         problem = str(error) or type(error).__name__
     return SiloUnavailable(f"no silo at {gateway}: {problem}", turn_ran=False)

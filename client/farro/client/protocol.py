@@ -187,10 +187,11 @@ def goaway_reason(message: Message) -> str:
     return str(message[1])
 
 
-def packed_message(codec: Codec, message: Message, what: str) -> bytes:
+def packed_message(codec: Codec, message: Message) -> bytes:
     """One message as bytes; :class:`InvalidPayload` if it does not fit into a frame."""
-    packed = codec.pack_wire(message, what)
+    packed = codec.pack_wire(message, "message")
     if len(packed) > MESSAGE_BYTES_MAX:
+        what = f"the call of {message[2]}.{message[4]}" if message[0] == CALL else "the result"
         raise InvalidPayload(
             f"{what} takes {len(packed):,} bytes packed; at most {MESSAGE_BYTES_MAX:,} fit into a frame. "
             "Send it in parts, or send a pointer to where it is stored"

@@ -138,7 +138,7 @@ class Session:
         """Take no more calls; those in flight are still answered."""
         self._stopping = True
         if self._greeted:
-            self._queue(packed_message(self._codec, [GOAWAY, reason], "goaway"))
+            self._queue(packed_message(self._codec, [GOAWAY, reason]))
 
     async def wait_until_quiet(self) -> None:
         """Until every call is answered and every answer written, or the client is gone."""
@@ -164,7 +164,7 @@ class Session:
         batch = messages_of(self._codec, message.data)
         version = check_hello(batch[0])
         self._greeted = True
-        self._queue(packed_message(self._codec, welcome(version, self._greeting), "welcome"))
+        self._queue(packed_message(self._codec, welcome(version, self._greeting)))
         if self._stopping:
             self.go_away("the silo is stopping")
         self._take_batch(batch[1:], len(message.data))
@@ -229,7 +229,7 @@ class Session:
     # ---- answering
 
     def _respond(self, call_id: int, wire: Any, error: FarroError | None) -> None:
-        call, share = self._in_flight.pop(call_id)
+        _, share = self._in_flight.pop(call_id)
         self._in_flight_bytes -= share
         if self._gone or call_id < 0:
             if not self._in_flight:
@@ -239,7 +239,7 @@ class Session:
             self._send_error(call_id, error)
             return
         try:
-            self._queue(packed_message(self._codec, [REPLY, call_id, wire], f"the result of {call.target}"))
+            self._queue(packed_message(self._codec, [REPLY, call_id, wire]))
         except InvalidPayload as too_large:
             too_large.turn_ran = True
             self._send_error(call_id, too_large)
@@ -248,11 +248,11 @@ class Session:
         message = error_message(call_id, error)
         message[3] = _sendable(message[3])
         try:
-            packed = packed_message(self._codec, message, "error")
+            packed = packed_message(self._codec, message)
         except InvalidPayload as problem:
             log.warning("an error for %s was sent without its details: %s", self.peer, problem)
             flags = {"turn_ran": error.turn_ran, "retry_safe": error.retry_safe}
-            packed = packed_message(self._codec, [*message[:4], flags], "error")
+            packed = packed_message(self._codec, [*message[:4], flags])
         self._queue(packed)
 
     def _queue(self, packed: bytes) -> None:
