@@ -5,7 +5,7 @@ One set of rules for all stores: a turn that memory accepts must not fail on a r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from operator import attrgetter, itemgetter
 from typing import Any
@@ -64,7 +64,8 @@ class _Shape:
         self.values: Callable[[Any], tuple[Any, ...]] = attrgetter(*self.kinds, list(self.kinds)[-1])
         self.good: dict[tuple[type, ...], _Signature] = {}
 
-    def wrong(self, row: Any) -> str:
+    def gather(self, row: Any, texts: list[str], numbers: list[int]) -> str:
+        """Add the row's texts and numbers to the lists; what is wrong with its types, if anything."""
         values = self.values(row)
         types = tuple(map(type, values))
         signature = self.good.get(types)
@@ -72,11 +73,8 @@ class _Shape:
             if named := self._wrong_type(values):
                 return f"{type(row).__name__}.{named}"
             signature = self.good[types] = _Signature(types)
-        numbers = signature.numbers(values)
-        if (numbers and (min(numbers) < INTEGER_MIN or max(numbers) > INTEGER_MAX)) or not is_storable(
-            "".join(signature.texts(values))
-        ):
-            return f"{type(row).__name__}.{self._wrong_value(values)}"
+        texts += signature.texts(values)
+        numbers += signature.numbers(values)
         return ""
 
     def _wrong_type(self, values: tuple[Any, ...]) -> str:
@@ -86,12 +84,14 @@ class _Shape:
                 return f"{name} must be {wanted}, not {type(value).__name__}"
         return ""
 
-    def _wrong_value(self, values: tuple[Any, ...]) -> str:
-        for name, value in zip(self.kinds, values, strict=False):
+    def wrong_value(self, row: Any) -> str:
+        """The first text or number that no store can hold, named; empty when all can be held."""
+        for name, value in zip(self.kinds, self.values(row), strict=False):
             if isinstance(value, int) and not INTEGER_MIN <= value <= INTEGER_MAX:
-                return f"{name} does not fit in 64 bits"
-        bad = next((n, v) for n, v in zip(self.kinds, values, strict=False) if not is_storable(str(v)))
-        return f"{bad[0]} has a NUL or a lone surrogate: {bad[1]!r:.60}"
+                return f"{type(row).__name__}.{name} does not fit in 64 bits"
+            if isinstance(value, str) and not is_storable(value):
+                return f"{type(row).__name__}.{name} has a NUL or a lone surrogate: {value!r:.60}"
+        return ""
 
 
 _SHAPES: dict[type, _Shape] = {
@@ -125,32 +125,36 @@ def is_storable(text: str) -> bool:
     return True
 
 
-def _parts(member: Commit) -> Iterable[Any]:
-    yield member
+def _parts(member: Commit) -> list[Any]:
+    parts: list[Any] = [member]
     if member.grain is not None:
-        yield member.grain
+        parts.append(member.grain)
     if member.settle is not None:
-        yield member.settle
+        parts.append(member.settle)
         if member.settle.progress is not None:
-            yield member.settle.progress
+            parts.append(member.settle.progress)
     for change in member.reminders:
-        if isinstance(change, PutReminder):
-            yield change.row
-        else:
-            yield change
-    yield from member.events
-    yield from member.outbox
-    yield from member.watermarks
+        parts.append(change.row if isinstance(change, PutReminder) else change)
+    parts += member.events
+    parts += member.outbox
+    parts += member.watermarks
+    return parts
 
 
 def rejection(member: Commit) -> str:
     """Why no store takes this member, or an empty text when nothing speaks against it."""
-    for part in _parts(member):
+    parts = _parts(member)
+    texts: list[str] = []
+    numbers: list[int] = []
+    for part in parts:
         shape = _SHAPES.get(type(part))
         if shape is None:
             return f"a commit cannot hold a {type(part).__name__}"
-        if wrong := shape.wrong(part):
+        if wrong := shape.gather(part, texts, numbers):
             return wrong
+    # all values at once, as nearly every member is sound; one by one only to name the bad one
+    if not is_storable("".join(texts)) or min(numbers) < INTEGER_MIN or max(numbers) > INTEGER_MAX:
+        return next(filter(None, (_SHAPES[type(part)].wrong_value(part) for part in parts)))
     for change in member.reminders:
         if not isinstance(change, PutReminder):
             continue
