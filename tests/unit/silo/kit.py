@@ -5,22 +5,27 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from itertools import count
 from random import Random
 from typing import Any, ClassVar
 
-from farro.client.clock import to_us
+from farro.client.clock import duration_us, to_us
+from farro.client.codec import Codec
+from farro.client.identity import partition_of
 from farro.client.reminders import Tick, TickStatus
 from farro.providers.memory import MemoryProvider, MemoryStore
 from farro.providers.opening import open_provider
-from farro.providers.rows import ReminderRow
+from farro.providers.rows import Commit, Outcome, PutReminder, ReminderRow
 from farro.silo.grains.grain import Grain
 from farro.silo.host import Silo
-from farro.silo.options import SiloOptions
+from farro.silo.options import ReminderOptions, SiloOptions
+from farro.silo.reminders.machine_load import MachineLoad
 from farro.silo.testing.faulty_provider import FaultyProvider, crash
 from farro.silo.testing.virtual_time import VirtualClock, VirtualLoop, hold_time
+
+ARGS_NONE = Codec(None).pack_wire([[], None])  # no arguments, as a row holds them
 
 
 def s(value: float) -> timedelta:
@@ -117,6 +122,7 @@ class World:
             options=self.options,
             clock=self.clock,
             random=Random(self._random.getrandbits(64)),
+            machine_load=lambda: MachineLoad(cpus=4, memory_load=0.0),
         )
         await self.silo.start()
         return self.silo
@@ -152,6 +158,22 @@ class World:
         assert found is not None, f"there is no reminder {name!r} of bell/{key}"
         return found
 
+    async def write(self, *rows: ReminderRow) -> None:
+        """Put rows into the table behind the running silo's back, as an import or an operator would."""
+        for start in range(0, len(rows), 500):
+            batch = [
+                Commit(
+                    partition=row.partition,
+                    epoch=self.silo._ownership.epoch(row.partition),
+                    grain_type=row.grain_type,
+                    grain_key=row.grain_key,
+                    reminders=(PutReminder(row),),
+                )
+                for row in rows[start : start + 500]
+            ]
+            verdicts = await self.store.inner.commit(batch, self.silo.number, self.clock.now())
+            assert [verdict.outcome for verdict in verdicts] == [Outcome.COMMITTED] * len(batch)
+
     async def rung(self, key: str) -> int:
         """The committed count of a bell's ticks."""
         return int(await self.do(key, lambda bell: bell.state.rung))
@@ -161,6 +183,44 @@ class World:
 
     def due_at(self) -> list[datetime]:
         return [rung.due_at for rung in self.rungs]
+
+
+def bell_row(key: str, due_at: datetime, **fields: Any) -> ReminderRow:
+    """A row of a bell that is owed at ``due_at``: a one-shot unless ``fields`` say otherwise."""
+    due = to_us(due_at)
+    period = fields.pop("period", None)
+    row = ReminderRow(
+        grain_type="bell",
+        grain_key=key,
+        partition=partition_of("bell", key, 64),
+        name="ring",
+        operation="ring",
+        key=None,
+        args=ARGS_NONE,
+        start_at=due,
+        period_us=None if period is None else duration_us(period),
+        cron=None,
+        timezone="UTC",
+        day_match="and",
+        until_at=None,
+        times_left=None,
+        jitter_us=0,
+        next_due_at=due,
+        wake_at=due,
+        last_fire_at=None,
+        priority=1,
+        action=0,
+        registration=1,
+        occurrence=1,
+    )
+    return replace(row, **fields)
+
+
+def reminder_options(**options: Any) -> SiloOptions:
+    return SiloOptions(reminders=ReminderOptions(**options))
+
+
+ONE_PERMIT = {"permits_per_cpu": 0.25}  # the world's machine has four CPUs
 
 
 def set_clock(clock: VirtualClock, at: datetime) -> None:

@@ -110,7 +110,9 @@ class ReminderService:
             )
         )
         self.permits: Permits[TickInFlight] = Permits(
-            self._permits_total(), options.permit_hold_max.total_seconds()
+            self._permits_total(),
+            options.permit_hold_max.total_seconds(),
+            duration_us(options.background_wait_max),
         )
         self._grace_us = duration_us(options.missed_grace)
         self._gaps = GapWatch(clock.now(), clock.steady(), self._grace_us)
@@ -361,6 +363,9 @@ class ReminderService:
             wait_until = self.now() + duration_us(UNKNOWN_TYPE_WAIT)
             self._advance_row(entry, replace(progress_of(row), wake_at=wait_until))
             return
+        if row.next_due_at is None:
+            self._advance_row(entry, repaired(row, self.now()).progress)
+            return
         try:
             MissedReminderAction(row.action)
             judged = self._judge(row, owned)
@@ -485,7 +490,7 @@ class ReminderService:
         if not self.permits.waiting:
             return
         self.permits.expire(self._loop.time())
-        while self._store_keeps_up() and (tick := self.permits.next_waiting()) is not None:
+        while self._store_keeps_up() and (tick := self.permits.next_waiting(self.now())) is not None:
             if tick.call is not None:
                 self._catalog.submit(tick.call)
 
