@@ -48,9 +48,9 @@ class BlockingClient:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
-    def grain(self, cls: type[Any] | Callable[..., Any], key: Key) -> Any:
+    def grain(self, cls: type[Any] | Callable[..., Any], key: Key, *, timeout: float | None = None) -> Any:
         """A reference whose methods return results instead of awaitables."""
-        return self._client.grain(cls, key)
+        return self._client.grain(cls, key, timeout=timeout)
 
     def call(
         self,

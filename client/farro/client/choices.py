@@ -113,7 +113,7 @@ class ReferenceConverter(Converter):
     def enc(self, value: Any, depth: int) -> Any:
         if not isinstance(value, Reference):
             mismatch = self.expected(value)
-            if self._grain is not None and isinstance(value, self._grain):
+            if any("__farro_base__" in vars(base) for base in type(value).__mro__):
                 mismatch.problem += "; a grain itself does not travel, pass a reference to it"
             raise mismatch
         if self._grain is None:

@@ -89,15 +89,16 @@ class Client:
     # ---- what users call
 
     @overload
-    def grain(self, cls: type[G], key: Key) -> G: ...
+    def grain(self, cls: type[G], key: Key, *, timeout: float | None = None) -> G: ...
     @overload
-    def grain(self, cls: Callable[..., G], key: Key) -> G: ...
-    def grain(self, cls: Any, key: Key) -> Any:
+    def grain(self, cls: Callable[..., G], key: Key, *, timeout: float | None = None) -> G: ...
+    def grain(self, cls: Any, key: Key, *, timeout: float | None = None) -> Any:
         """A reference to the grain of that class (or Protocol) with that key.  Contacts nobody.
 
-        Raises :class:`InvalidGrainId` for a bad key and ``TypeError`` for a class that is no grain.
+        ``timeout`` in seconds is for its calls (None: the method's own, else the client's).  Raises
+        :class:`InvalidGrainId` for a bad key and ``TypeError`` for a class that is no grain.
         """
-        return reference(interface_of(cls), key, self._caller)
+        return reference(interface_of(cls), key, self._caller, checked_timeout(timeout))
 
     async def call(
         self,

@@ -132,17 +132,22 @@ class Codec:
 
     def pack_wire(self, wire: Any, path: str = "value") -> bytes:
         """:meth:`pack` for a value that a converter made: already checked, so only the size is looked at."""
+        data = self.pack_unbounded(wire, path)
+        if len(data) > self.bytes_max:
+            raise InvalidPayload(
+                f"{path} takes {len(data):,} bytes packed; at most {self.bytes_max:,} are allowed. "
+                "Send it in parts, or send a pointer to where it is stored"
+            )
+        return data
+
+    def pack_unbounded(self, wire: Any, path: str = "value") -> bytes:
+        """:meth:`pack_wire` for who looks at the size himself."""
         try:
             data: bytes = self._packer.pack(wire)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             # A failed pack leaves half a message in the packer's buffer.
             self._packer = self._new_packer()
             raise InvalidPayload(f"{path} cannot be sent: {error}") from error
-        if len(data) > self.bytes_max:
-            raise InvalidPayload(
-                f"{path} takes {len(data):,} bytes packed; at most {self.bytes_max:,} are allowed. "
-                "Send it in parts, or send a pointer to where it is stored"
-            )
         return data
 
     def unpack(self, data: bytes, path: str = "value") -> Any:

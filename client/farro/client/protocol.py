@@ -189,7 +189,7 @@ def goaway_reason(message: Message) -> str:
 
 def packed_message(codec: Codec, message: Message) -> bytes:
     """One message as bytes; :class:`InvalidPayload` if it does not fit into a frame."""
-    packed = codec.pack_wire(message, "message")
+    packed = codec.pack_unbounded(message, "message")
     if len(packed) > MESSAGE_BYTES_MAX:
         what = f"the call of {message[2]}.{message[4]}" if message[0] == CALL else "the result"
         raise InvalidPayload(
