@@ -253,11 +253,8 @@ def _plain_values(column: Column, match: re.Match[str]) -> set[int]:
             high = _value(column, match["high"])
         else:
             high = low if match["step"] is None else column.high
-    if low > high:  # a wrapped range: 22-2, FRI-MON, and 7-2, which starts on the Sunday that is also 0
-        if column is WEEKDAY and low == 7:
-            low = 0
-        else:
-            high += column.cycle
+    if low > high:  # a wrapped range: 22-2, FRI-MON, and 7-2, which starts on the second Sunday
+        high += column.cycle
     return {(value - column.low) % column.cycle + column.low for value in range(low, high + 1, step)}
 
 

@@ -239,6 +239,13 @@ def test_the_start_s_fold_decides_which_pass_it_stands_in() -> None:
     assert cron.next(first.replace(fold=1)) == datetime(2026, 11, 2, 6, 45, tzinfo=UTC)
 
 
+def test_a_count_that_begins_in_the_second_pass_leaves_fixed_times_out() -> None:
+    begin, end = (1_793_514_600_000_000, 1_793_534_400_000_000)  # 06:30 and 12:00 UTC on 1 November 2026
+    assert Cron("0 45 1 * * *", "America/New_York").count(begin, end) == 0
+    assert Cron("0 45 1-1 * * *", "America/New_York").count(begin, end) == 1
+    assert Cron("0 45 1 * * *", "America/New_York").count(begin - 2 * 3_600_000_000, end) == 1
+
+
 @pytest.mark.parametrize("text", ["0 30 1 * * *", "0 30 1,2 * * *", "15 30 1 1 11 SUN"])
 def test_a_list_of_values_is_a_fixed_time_and_counts_one_pass(text: str) -> None:
     due = Cron(text, "America/New_York").next(datetime(2026, 11, 1, 5, 40, tzinfo=UTC))

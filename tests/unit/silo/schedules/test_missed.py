@@ -157,6 +157,14 @@ def test_rem_015_skip_passes_over_what_a_long_handler_overran() -> None:
     assert starts == [0, 40 * SECOND, 80 * SECOND]
 
 
+def test_an_instant_that_a_run_ends_on_counts_as_overrun() -> None:
+    row = reminder(at("12:00:00"), SKIP, period_us=10 * SECOND)
+    tick = delivered(alive(row, at("12:00:00")))
+    assert overrun(row, judged=tick, finished_at=at("12:00:10")) == Overrun(1, at("12:00:10"), notify=False)
+    after = settled(row, tick, at("12:00:10"))
+    assert (after.next_due_at, after.missed_count) == (at("12:00:20"), 1)
+
+
 def test_a_tick_after_skipped_ones_carries_their_count() -> None:
     row = reminder(at("12:00:00"), SKIP, period_us=10 * SECOND)
     row = settled(row, delivered(alive(row, at("12:00:00"))), at("12:00:35"))
