@@ -32,6 +32,7 @@ class Caller(Protocol):
         timeout: float | None,
     ) -> Awaitable[Any]:
         """Call one method.  ``timeout`` in seconds; None: the method's own, else the caller's default."""
+        ...
 
 
 def checked_timeout(timeout: float | None) -> float | None:
