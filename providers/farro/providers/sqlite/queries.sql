@@ -16,19 +16,24 @@ next_due_at, wake_at, last_fire_at, occurrence, times_left, attempts, missed_cou
 catch_up_left, status, note
 
 -- name: read_setting
+-- One number that the service keeps beside its rows.
 SELECT value FROM stores WHERE service_id = ?1 AND key = ?2
 
 -- name: write_setting
+-- Sets such a number, whether it was there or not.
 INSERT INTO stores (service_id, key, value) VALUES (?1, ?2, ?3)
 ON CONFLICT (service_id, key) DO UPDATE SET value = excluded.value
 
 -- name: add_silo
+-- A new member, alive at ?4.
 INSERT INTO silos (service_id, number, address, started_at, renewed_at) VALUES (?1, ?2, ?3, ?4, ?4)
 
 -- name: silos
+-- Every silo that ever joined, by number.
 SELECT number, address, started_at, renewed_at, left_at FROM silos WHERE service_id = ?1 ORDER BY number
 
 -- name: is_member
+-- One row when the silo has joined and not left.
 SELECT 1 FROM silos WHERE service_id = ?1 AND number = ?2 AND left_at IS NULL
 
 -- name: sign_of_life
@@ -36,9 +41,11 @@ SELECT 1 FROM silos WHERE service_id = ?1 AND number = ?2 AND left_at IS NULL
 UPDATE silos SET renewed_at = ?3 WHERE service_id = ?1 AND number = ?2 AND left_at IS NULL
 
 -- name: leave
+-- One row when the silo was a member until now.
 UPDATE silos SET renewed_at = ?3, left_at = ?3 WHERE service_id = ?1 AND number = ?2 AND left_at IS NULL
 
 -- name: free_partitions
+-- What a silo owned is free, and remembers its last sign of life.
 UPDATE partitions SET owner = NULL, alive_at = ?3 WHERE service_id = ?1 AND owner = ?2
 
 -- name: last_alive
@@ -48,6 +55,7 @@ FROM partitions p LEFT JOIN silos s ON s.service_id = p.service_id AND s.number 
 WHERE p.service_id = ?1 AND p.partition = ?2
 
 -- name: take_partition
+-- The new owner and the next epoch, which fences every older commit; answers the epoch.
 INSERT INTO partitions (service_id, partition, owner, epoch) VALUES (?1, ?2, ?3, 1)
 ON CONFLICT (service_id, partition) DO UPDATE SET owner = excluded.owner, epoch = epoch + 1
 RETURNING epoch
@@ -57,11 +65,13 @@ RETURNING epoch
 SELECT json_group_object(partition, json_array(epoch, sequence)) FROM partitions WHERE service_id = ?1
 
 -- name: move_sequences
+-- The last number given in each partition that got events or messages.
 WITH moved (service_id, partition, sequence) AS (VALUES {rows})
 UPDATE partitions SET sequence = moved.sequence FROM moved
 WHERE partitions.service_id = moved.service_id AND partitions.partition = moved.partition
 
 -- name: load_grain
+-- The row of one grain, in the order of GrainRow.
 SELECT grain_type, grain_key, partition, version, incarnation, layout, state
 FROM grains WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3
 
@@ -80,10 +90,12 @@ WHERE w.service_id = asked.service_id AND w.grain_type = asked.grain_type AND w.
     AND w.source = asked.source
 
 -- name: move_watermarks
+-- How far grains have consumed their sources now.
 INSERT INTO watermarks (service_id, grain_type, grain_key, source, position) VALUES {rows}
 ON CONFLICT (service_id, grain_type, grain_key, source) DO UPDATE SET position = excluded.position
 
 -- name: watermarks
+-- What one grain has consumed of each source.
 SELECT source, position FROM watermarks
 WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 ORDER BY source
 
@@ -96,6 +108,7 @@ SELECT json_group_object(asked.number, (
 )) FROM asked
 
 -- name: reminder_operations
+-- The reminders of one grain with their operations, to count what a commit would leave.
 SELECT name, operation FROM reminders WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3
 
 -- name: write_states
@@ -105,16 +118,19 @@ ON CONFLICT (service_id, grain_type, grain_key)
 DO UPDATE SET version = version + 1, layout = excluded.layout, state = excluded.state
 
 -- name: touch_grains
+-- The next version of grains whose state stays.
 WITH touched (service_id, grain_type, grain_key) AS (VALUES {rows})
 UPDATE grains SET version = version + 1 FROM touched
 WHERE grains.service_id = touched.service_id AND grains.grain_type = touched.grain_type
     AND grains.grain_key = touched.grain_key
 
 -- name: destroy_grain
+-- The next incarnation, without a state.
 UPDATE grains SET version = version + 1, incarnation = incarnation + 1, layout = ?4, state = NULL
 WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3
 
 -- name: delete_reminders_of
+-- Every reminder of one grain.
 DELETE FROM reminders WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3
 
 -- name: settled
@@ -139,9 +155,11 @@ WHERE reminders.service_id = moved.service_id AND reminders.grain_type = moved.g
     AND reminders.grain_key = moved.grain_key AND reminders.name = moved.name
 
 -- name: put_reminders
+-- Rows that stand whatever stood there before.
 INSERT OR REPLACE INTO reminders (service_id, {reminder_columns}) VALUES {rows}
 
 -- name: put_reminder_if_missing
+-- No row when one of that name exists.
 INSERT INTO reminders (service_id, {reminder_columns}) VALUES {rows}
 ON CONFLICT (service_id, grain_type, grain_key, name) DO NOTHING
 
@@ -152,9 +170,11 @@ DELETE FROM reminders
 WHERE (service_id, grain_type, grain_key, name) IN (SELECT service_id, grain_type, grain_key, name FROM gone)
 
 -- name: delete_operation
+-- Every reminder of one operation of one grain, whatever its key.
 DELETE FROM reminders WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND operation = ?4
 
 -- name: edit_reminder
+-- An operator's priority and action; NULL leaves what there is.
 UPDATE reminders SET priority = coalesce(?5, priority), action = coalesce(?6, action)
 WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND name = ?4
 
@@ -164,28 +184,35 @@ UPDATE reminders SET ({progress_columns}) = (?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, 
 WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND name = ?4
 
 -- name: add_events
+-- Events with the numbers that their partition gave them.
 INSERT INTO events (service_id, partition, sequence, stream, payload, at) VALUES {rows}
 
 -- name: move_stream_heads
+-- The last number of each stream in each partition that got events.
 INSERT INTO stream_heads (service_id, stream, partition, sequence) VALUES {rows}
 ON CONFLICT (service_id, stream, partition) DO UPDATE SET sequence = excluded.sequence
 
 -- name: stream_heads
+-- The last number of one stream in every partition that ever had it.
 SELECT partition, sequence FROM stream_heads WHERE service_id = ?1 AND stream = ?2 ORDER BY partition
 
 -- name: trim_events
+-- Events of one stream in one partition up to a number.
 DELETE FROM events WHERE service_id = ?1 AND stream = ?2 AND partition = ?3 AND sequence <= ?4
 
 -- name: add_messages
+-- Outbox rows with the numbers that their partition gave them.
 INSERT INTO outbox (
     service_id, partition, sequence, sender_type, sender_key, target_type, target_key, method, args, at
 ) VALUES {rows}
 
 -- name: reminder
+-- One reminder, in the order of ReminderRow.
 SELECT {reminder_columns} FROM reminders
 WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND name = ?4
 
 -- name: reminders_of
+-- Every reminder of one grain, by name.
 SELECT {reminder_columns} FROM reminders
 WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 ORDER BY name
 
@@ -215,15 +242,18 @@ ORDER BY grain_type, grain_key, name
 LIMIT :limit
 
 -- name: count_reminders
+-- How many by priority and status; {filters} as in list_reminders.
 SELECT priority, status, count(*) FROM reminders
 WHERE service_id = :service_id {filters}
 GROUP BY priority, status
 ORDER BY priority, status
 
 -- name: events
+-- Events of one stream in one partition after a number.
 SELECT sequence, stream, payload, at FROM events
 WHERE service_id = ?1 AND partition = ?2 AND stream = ?3 AND sequence > ?4 ORDER BY sequence LIMIT ?5
 
 -- name: outbox
+-- Outbox rows of one partition after a number.
 SELECT sequence, target_type, target_key, method, args, at FROM outbox
 WHERE service_id = ?1 AND partition = ?2 AND sequence > ?3 ORDER BY sequence LIMIT ?4
