@@ -29,3 +29,10 @@ class StoreInUse(StoreError):
 
 class StoreMissing(StoreError):
     """Asked to read a store that does not exist.  Reading never creates one."""
+
+
+class StoreChanged(StoreError):
+    """Behind the address answers another database, or one that was promoted or restored.
+
+    Nothing that was read or owned before holds there: close the provider, open it again and take anew.
+    """
