@@ -31,7 +31,9 @@ class TextLine(logging.Formatter):
         if extra:
             line += f" [{extra}]"
         if record.exc_info and record.exc_info[0] is not None:
-            line += "\n" + self.formatException(record.exc_info)
+            # indented and escaped: the text of an exception must not pass for a line of the log
+            trace = self.formatException(record.exc_info).splitlines()
+            line = "\n".join([line, *(f"    {one_line(each)}" for each in trace)])
         return line
 
 
