@@ -25,6 +25,7 @@ from farro.client.errors import CallTimeout, FarroError, Overloaded, SiloStoppin
 from farro.client.identity import GrainId, Key, canonical_key
 from farro.client.interface import MethodSpec, interface_of
 from farro.client.reference import Caller, checked_timeout, reference
+from farro.client.streams import After, EventStream
 
 G = TypeVar("G")
 
@@ -137,12 +138,13 @@ class Client:
             if connection is None or connection.full:
                 connection = await self._connection_with_room(deadline, f"{grain_type}.{spec.name}")
                 seconds = deadline - self._loop_time()
-            call_id, future = connection.send_call(
-                grain_type, grain_key, spec.name, wire_args, wire_kwargs, seconds, spec.oneway
-            )
-            if future is None:
-                return None
+            call_id = 0
             try:
+                call_id, future = connection.send_call(
+                    grain_type, grain_key, spec.name, wire_args, wire_kwargs, seconds, deadline, spec.oneway
+                )
+                if future is None:
+                    return None
                 wire = await future
             except asyncio.CancelledError:
                 connection.cancel_call(call_id)
@@ -154,6 +156,19 @@ class Client:
                 connection.drain(str(error))
                 continue
             return spec.decode_result(wire)
+
+    def stream(self, name: str, *, consumer: str | None = None, after: After = "now") -> EventStream:
+        """Follow a stream: ``async for event in client.stream("orders")``.  Contacts nobody by itself.
+
+        Unnamed, it begins with what comes from its first use on (``after="now"``; ``async with`` makes that
+        moment plain) or with what is retained (``after="start"``).  ``consumer`` names a durable cursor:
+        ``after`` counts the first time only, later it goes on where that consumer stood.  An event is
+        consumed when the next one is asked for, so after a crash the last one may come again.
+        """
+        return EventStream(self._caller, name, consumer=consumer, after=after, is_open=self._is_open)
+
+    def _is_open(self) -> bool:
+        return self._state == "open"
 
     def statistics(self) -> ClientStatistics:
         return ClientStatistics(

@@ -129,13 +129,17 @@ class Connection:
         args: list[Any],
         kwargs: dict[str, Any] | None,
         timeout_s: float,
+        deadline: float,
         oneway: bool,
     ) -> tuple[int, asyncio.Future[Any] | None]:
         """Queue a call for this loop tick's frame.
 
-        Returns its id and the future of its wire result; for ``oneway`` there is none.  The future fails with
-        the silo's error, with :class:`CallTimeout`, or with :class:`SiloUnavailable`.
+        ``deadline`` is ``timeout_s`` from now in loop time.  Returns the call's id and the future of its wire
+        result; for ``oneway`` there is none.  The future fails with the silo's error, with
+        :class:`CallTimeout`, or with :class:`SiloUnavailable`.
         """
+        if self._broken is not None:
+            raise SiloUnavailable(self._broken, turn_ran=False)
         call_id = 0 if oneway else self._last_id + 1
         timeout_ms = int(timeout_s * 1000) or 1
         message = [CALL, call_id, grain_type, key, method, args, kwargs, timeout_ms, None]
@@ -145,7 +149,6 @@ class Connection:
         self._last_id = call_id
         future: asyncio.Future[Any] = self._loop.create_future()
         self._pending[call_id] = future
-        deadline = self._loop.time() + timeout_s
         heapq.heappush(self._heap, (deadline, call_id))
         if deadline < self._due_at:
             self._arm()
@@ -206,14 +209,18 @@ class Connection:
         pending = self._pending
         for message in messages_of(self._codec, frame):
             kind = message[0]
-            if kind in (REPLY, ERROR):
+            if kind == REPLY and len(message) == 3 and type(message[1]) is int:
+                future = pending.pop(message[1], None)
+                if future is None or future.done():
+                    self._late(message[1])
+                else:
+                    future.set_result(message[2])
+            elif kind in (REPLY, ERROR):
                 call_id = reply_id(message)
-                error = error_of(message) if kind == ERROR else None
+                error = error_of(message)
                 future = pending.pop(call_id, None)
                 if future is None or future.done():
                     self._late(call_id)
-                elif error is None:
-                    future.set_result(message[2])
                 else:
                     future.set_exception(error)
             elif kind == GOAWAY:
@@ -231,6 +238,7 @@ class Connection:
     def _fail_all(self, reason: str) -> None:
         """Everything that waits fails now; there is nobody left who could answer."""
         self._broken = reason
+        self.drain(reason)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -270,8 +278,11 @@ class Connection:
     def _queue(self, packed: bytes) -> None:
         self._outgoing.append(packed)
         self._outgoing_bytes += len(packed)
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+        wake = self._wake
+        if wake is not None:
+            self._wake = None
+            if not wake.done():
+                wake.set_result(None)
 
     async def _write(self) -> None:
         while True:

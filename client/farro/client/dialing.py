@@ -67,7 +67,7 @@ async def dial(
                 max_msg_size=FRAME_BYTES_MAX + 1,
                 heartbeat=heartbeat_s,
                 compress=0,
-                timeout=aiohttp.ClientWSTimeout(None, _CLOSE_S),
+                timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_S),  # pyright: ignore[reportCallIssue] - attrs class
             )
             info = await _shake_hands(socket, gateway, codec)
     except BaseException as error:

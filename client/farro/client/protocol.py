@@ -63,6 +63,9 @@ def error_message(call_id: int, error: FarroError) -> Message:
 
 def frames(packed: list[bytes]) -> list[bytes]:
     """Packed messages as frames, in order: each as full as the target allows, none above the limit."""
+    joined = b"".join(packed)
+    if packed and len(joined) <= FRAME_BYTES_TARGET:
+        return [array_header(len(packed)) + joined]
     made: list[bytes] = []
     batch: list[bytes] = []
     size = 0

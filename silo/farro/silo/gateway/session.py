@@ -258,8 +258,11 @@ class Session:
     def _queue(self, packed: bytes) -> None:
         self._outgoing.append(packed)
         self._outgoing_bytes += len(packed)
-        if self._wake is not None and not self._wake.done():
-            self._wake.set_result(None)
+        wake = self._wake
+        if wake is not None:
+            self._wake = None
+            if not wake.done():
+                wake.set_result(None)
 
     async def _wait_until_drained(self) -> None:
         self._drained = self._loop.create_future()
