@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Callable, Iterable
 from random import Random, SystemRandom
 from types import TracebackType
@@ -15,6 +16,7 @@ from farro.client.identity import Key, canonical_key
 from farro.client.interface import MethodSpec, interface_of
 from farro.client.management import Reminders
 from farro.client.reference import reference
+from farro.client.streams import After, EventStream
 from farro.providers.contracts import Provider
 from farro.providers.errors import StoreError
 from farro.providers.opening import open_provider
@@ -39,6 +41,8 @@ from farro.silo.reminders.management import ReminderDesk
 from farro.silo.reminders.management_grain import ReminderManagement
 from farro.silo.reminders.registration import register_declared
 from farro.silo.reminders.service import ReminderService
+from farro.silo.streams.service import StreamService
+from farro.silo.streams.stream_grains import StreamConsumer, StreamReading
 from farro.silo.tasks import TaskOwner
 
 log = logging.getLogger("farro.silo")
@@ -72,7 +76,9 @@ class Silo:
         self._machine_load = machine_load
         self.options = options if options is not None else SiloOptions()
         self.options.validate()
-        self._classes = [_declared(each) for each in (*grains, ReminderManagement)]
+        self._classes = [
+            _declared(each) for each in (*grains, ReminderManagement, StreamReading, StreamConsumer)
+        ]
         self._store = store
         self._service_id = service_id
         self._listen = listen
@@ -97,6 +103,9 @@ class Silo:
         if self._state != "new":
             raise RuntimeError(f"this silo is {self._state}; make a new Silo to start again")
         self._state = "starting"
+        if self.options.switch_interval is not None:
+            interval_s = self.options.switch_interval.total_seconds()
+            sys.setswitchinterval(min(sys.getswitchinterval(), interval_s))
         try:
             await self._open_store()
             await self._build()
@@ -166,7 +175,23 @@ class Silo:
         self._tasks.repeat(self._renew, RENEW_S, "renew")
         watch = TurnWatch(core, options.slow_turn.total_seconds())
         self._tasks.repeat(watch.look, options.slow_turn.total_seconds() / 2, "watch turns")
+        await self._start_streams()
         await self._start_reminders(rows)
+
+    async def _start_streams(self) -> None:
+        """Before the reminders: what they publish finds its subscribers awake."""
+        service = self._core.streams = self.stream_service = StreamService(
+            provider=self.provider,
+            clock=self._clock,
+            codec=self.codec,
+            catalog=self._catalog,
+            committer=self._committer,
+            ownership=self._ownership,
+            options=self.options.streams,
+            random=self._random,
+            classes=self._classes,
+        )
+        await service.start()
 
     async def _start_reminders(self, rows: RowMaker) -> None:
         options = self.options.reminders
@@ -263,6 +288,12 @@ class Silo:
             reminders=None if service is None else service.figures(),
         )
 
+    def stream(self, name: str, *, consumer: str | None = None, after: After = "now") -> EventStream:
+        """Follow a stream in this process, as :meth:`farro.client.client.Client.stream` does from outside."""
+        return EventStream(
+            self._caller, name, consumer=consumer, after=after, is_open=lambda: self._state == "running"
+        )
+
     @property
     def active_grains(self) -> int:
         return len(self._catalog)
@@ -280,6 +311,7 @@ class Silo:
         self._catalog.refuse("this silo is stopping; call another one")
         if self.reminder_service is not None:
             self.reminder_service.stop()
+        self.stream_service.stop()
         if self._gateway is not None:
             await self._gateway.stop(limit)
         self._catalog.put_all_to_sleep("the silo stops")
@@ -300,6 +332,9 @@ class Silo:
         service = getattr(self, "reminder_service", None)
         if service is not None:
             await service.close()
+        streams = getattr(self, "stream_service", None)
+        if streams is not None:
+            await streams.close()
         if hasattr(self, "_core"):
             await self._turn_tasks.stop()
             await self._tasks.stop()

@@ -6,6 +6,11 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from math import floor
 
+from farro.client.errors import InvalidPayload
+from farro.client.streams import checked_stream
+
+EVENT_BYTES_CEILING = 512 * 1024
+
 
 class OptionsError(ValueError):
     """Options that cannot work, alone or together; the text names each of them."""
@@ -78,8 +83,10 @@ class ReminderOptions:
         _positive(self, *names)
         if self.missed_grace < timedelta(0):
             raise OptionsError(f"ReminderOptions.missed_grace must not be negative, not {self.missed_grace}")
-        if not self.missed_stream:
-            raise OptionsError("ReminderOptions.missed_stream must name a stream")
+        try:
+            checked_stream(self.missed_stream)
+        except InvalidPayload as error:
+            raise OptionsError(f"ReminderOptions.missed_stream must name a stream: {error}") from None
         if self.look_ahead_window < self.poll_interval:
             raise OptionsError(
                 f"ReminderOptions.look_ahead_window ({self.look_ahead_window}) is shorter than poll_interval "
@@ -89,16 +96,54 @@ class ReminderOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions:
+    """Events between commits and their consumers.  Durations are schedule time."""
+
+    retention: timedelta = timedelta(days=7)  # an older event is deleted, consumed or not
+    trim_interval: timedelta = timedelta(hours=1)
+    first_trim_after: timedelta = timedelta(minutes=10)  # of the start: subscriptions catch up first
+    batch: int = 100  # events read at a time
+    in_flight_max: int = 32  # partitions of publishers served at a time, per subscription
+    max_attempts: int = 5  # deliveries of an event whose subscriber raises, then it is passed over
+    event_bytes_max: int = 256 * 1024  # packed; a reply to a reader carries at least one
+    events_per_turn_max: int = 1_000
+    streams_max: int = 10_000  # names; each is looked at when old events are trimmed
+    readers_max: int = 1_000  # reads of clients that wait at a time
+
+    def validate(self) -> None:
+        """Raise :class:`OptionsError` naming every option involved."""
+        _positive(self, *self.__slots__)
+        if self.event_bytes_max > EVENT_BYTES_CEILING:
+            raise OptionsError(
+                f"StreamOptions.event_bytes_max must be at most {EVENT_BYTES_CEILING}, "
+                f"not {self.event_bytes_max}: a larger event does not fit into a reply"
+            )
+        if self.retention < self.trim_interval:
+            raise OptionsError(
+                f"StreamOptions.retention ({self.retention}) is shorter than trim_interval "
+                f"({self.trim_interval}): events would stay longer than it says; "
+                "make trim_interval at most retention"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SiloOptions:
     """Everything about one silo that has a default.  ``reminders=None`` switches the reminder service off."""
 
     reminders: ReminderOptions | None = field(default_factory=ReminderOptions)
     activations: ActivationOptions = field(default_factory=ActivationOptions)
+    streams: StreamOptions = field(default_factory=StreamOptions)
+    # Commits run in a thread beside the event loop, and Python hands its lock over only this often: with the
+    # interpreter's 5 ms a busy loop starves them.  Lowers the process's switch interval; None leaves it.
+    switch_interval: timedelta | None = timedelta(microseconds=500)
     stop_timeout: timedelta = timedelta(seconds=10)  # in-flight turns may finish within it
     allow_insecure_bind: bool = False
 
     def validate(self) -> None:
         _positive(self, "stop_timeout")
+        if self.switch_interval is not None:
+            _positive(self, "switch_interval")
         self.activations.validate()
+        self.streams.validate()
         if self.reminders is not None:
             self.reminders.validate()
