@@ -39,7 +39,7 @@ TRIES_MAX = 5  # of one part that other changes got in the way of
 Grain = tuple[str, str]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Sending:
     """What one call of commit has on one lane."""
 

@@ -28,7 +28,7 @@ Values = tuple[Any, ...]
 
 _ROWS_ONLY, _KEEP, _WRITE, _DESTROY = range(4)
 _PUTS = {PutMode.REPLACE: 0, PutMode.IF_MISSING: 1, PutMode.KEEP_PROGRESS: 2}
-_EDIT, _EDIT_PROGRESS, _DELETE, _DELETE_OPERATION = range(3, 7)
+_EDIT, _DELETE, _DELETE_OPERATION = range(3, 6)
 
 _COLUMNS = tuple(ReminderRow.__dataclass_fields__)
 _row_values = attrgetter(*_COLUMNS)
@@ -123,7 +123,8 @@ def _write(write: GrainWrite | None) -> Values:
 
 def _settle(settle: Settle) -> Values:
     progress = _NO_PROGRESS if settle.progress is None else _progress_values(settle.progress)
-    return (settle.name, settle.registration, settle.occurrence, settle.progress is None, *progress)
+    consumed = (settle.name, settle.registration, settle.occurrence)
+    return (*consumed, settle.by_operator, settle.progress is None, *progress)
 
 
 def _change(grain: tuple[str, str], change: ReminderChange) -> Values:
@@ -133,21 +134,12 @@ def _change(grain: tuple[str, str], change: ReminderChange) -> Values:
     if isinstance(change, DeleteOperation):
         kind = _DELETE_OPERATION
         values["operation"] = change.operation
-    elif isinstance(change, DeleteReminder):
-        kind = _DELETE
-        values["name"] = change.name
     else:
-        kind = _edit(change, values)
-    return (kind, *(values.get(column) for column in _COLUMNS))
-
-
-def _edit(change: EditReminder, values: dict[str, Any]) -> int:
-    values.update(name=change.name, priority=change.priority, action=change.action)
-    if change.progress is None:
-        return _EDIT
-    for name in Progress.__dataclass_fields__:
-        values[name] = getattr(change.progress, name)
-    return _EDIT_PROGRESS
+        kind = _EDIT if isinstance(change, EditReminder) else _DELETE
+        values["name"] = change.name
+    if isinstance(change, EditReminder):
+        values.update(priority=change.priority, action=change.action)
+    return (kind, *map(values.get, _COLUMNS))
 
 
 def _marks(watermarks: Sequence[Watermark]) -> Iterator[Values]:

@@ -23,13 +23,13 @@ CREATE TYPE {schema}.member_1 AS (
 
 -- member, here and below: position in the batch, from 1.
 CREATE TYPE {schema}.settle_1 AS (
-    member integer, grain_type text, grain_key text, name text, registration bigint, occurrence bigint, deletes boolean,
-    next_due_at bigint, wake_at bigint, last_fire_at bigint, next_occurrence bigint, times_left bigint,
+    member integer, grain_type text, grain_key text, name text, registration bigint, occurrence bigint,
+    by_operator boolean, deletes boolean, next_due_at bigint, wake_at bigint, last_fire_at bigint, next_occurrence bigint, times_left bigint,
     attempts bigint, missed_count bigint, first_missed_at bigint, catch_up_left bigint, status text, note text
 );
 
--- kind: 0 replace, 1 put if missing, 2 put and keep the progress, 3 edit, 4 edit with progress, 5 delete by name,
--- 6 delete by operation.  Changes of one step touch different rows.
+-- kind: 0 replace, 1 put if missing, 2 put and keep the progress, 3 edit, 4 delete by name, 5 delete by
+-- operation.  Changes of one step touch different rows.
 CREATE TYPE {schema}.change_1 AS (
     member integer, step integer, kind smallint,
     grain_type text, grain_key text, partition integer, name text, operation text, key text, args bytea,
@@ -135,15 +135,15 @@ BEGIN
     END IF;
 
     IF settled IS NOT NULL THEN
-        -- A paused row moves on its grid but sleeps on.
+        -- A paused row moves on its grid but sleeps on, unless an operator wakes it.
         UPDATE {schema}.reminders AS r SET
             next_due_at = s.next_due_at,
-            wake_at = CASE WHEN r.status <> 'paused' THEN s.wake_at END,
+            wake_at = CASE WHEN r.status <> 'paused' OR s.by_operator THEN s.wake_at END,
             last_fire_at = s.last_fire_at, occurrence = s.next_occurrence, times_left = s.times_left,
             attempts = s.attempts, missed_count = s.missed_count, first_missed_at = s.first_missed_at,
             catch_up_left = s.catch_up_left,
-            status = CASE WHEN r.status = 'paused' THEN r.status ELSE s.status END,
-            note = CASE WHEN r.status = 'paused' THEN r.note ELSE s.note END
+            status = CASE WHEN r.status = 'paused' AND NOT s.by_operator THEN r.status ELSE s.status END,
+            note = CASE WHEN r.status = 'paused' AND NOT s.by_operator THEN r.note ELSE s.note END
         FROM unnest(settles) WITH ORDINALITY AS s
         WHERE r.ctid = found_rows[s.ordinality] AND verdicts[s.member] = 0 AND NOT s.deletes
             AND r.registration = s.registration AND r.occurrence = s.occurrence;
@@ -237,38 +237,27 @@ BEGIN
             WHERE r.ctid = c.place;
         END IF;
 
-        IF EXISTS (SELECT 1 FROM unnest(changes) AS c WHERE c.step = this_step AND c.kind IN (3, 4)) THEN
+        IF EXISTS (SELECT 1 FROM unnest(changes) AS c WHERE c.step = this_step AND c.kind = 3) THEN
             UPDATE {schema}.reminders AS r SET
-                priority = coalesce(c.priority, r.priority), action = coalesce(c.action, r.action),
-                next_due_at = CASE c.kind WHEN 4 THEN c.next_due_at ELSE r.next_due_at END,
-                wake_at = CASE c.kind WHEN 4 THEN c.wake_at ELSE r.wake_at END,
-                last_fire_at = CASE c.kind WHEN 4 THEN c.last_fire_at ELSE r.last_fire_at END,
-                occurrence = CASE c.kind WHEN 4 THEN c.occurrence ELSE r.occurrence END,
-                times_left = CASE c.kind WHEN 4 THEN c.times_left ELSE r.times_left END,
-                attempts = CASE c.kind WHEN 4 THEN c.attempts ELSE r.attempts END,
-                missed_count = CASE c.kind WHEN 4 THEN c.missed_count ELSE r.missed_count END,
-                first_missed_at = CASE c.kind WHEN 4 THEN c.first_missed_at ELSE r.first_missed_at END,
-                catch_up_left = CASE c.kind WHEN 4 THEN c.catch_up_left ELSE r.catch_up_left END,
-                status = CASE c.kind WHEN 4 THEN c.status ELSE r.status END,
-                note = CASE c.kind WHEN 4 THEN c.note ELSE r.note END
+                priority = coalesce(c.priority, r.priority), action = coalesce(c.action, r.action)
             FROM (SELECT c.*, (SELECT r.ctid FROM {schema}.reminders AS r WHERE r.service_id = service
                                AND r.grain_type = c.grain_type AND r.grain_key = c.grain_key AND r.name = c.name) AS place
                   FROM unnest(changes) AS c
-                  WHERE c.step = this_step AND c.kind IN (3, 4) AND verdicts[c.member] = 0 OFFSET 0) AS c
+                  WHERE c.step = this_step AND c.kind = 3 AND verdicts[c.member] = 0 OFFSET 0) AS c
             WHERE r.ctid = c.place;
         END IF;
 
-        IF EXISTS (SELECT 1 FROM unnest(changes) AS c WHERE c.step = this_step AND c.kind IN (5, 6)) THEN
+        IF EXISTS (SELECT 1 FROM unnest(changes) AS c WHERE c.step = this_step AND c.kind IN (4, 5)) THEN
             DELETE FROM {schema}.reminders WHERE ctid = ANY (ARRAY (
                 SELECT (SELECT r.ctid FROM {schema}.reminders AS r WHERE r.service_id = service
                         AND r.grain_type = c.grain_type AND r.grain_key = c.grain_key AND r.name = c.name)
-                FROM unnest(changes) AS c WHERE c.step = this_step AND c.kind = 5 AND verdicts[c.member] = 0
+                FROM unnest(changes) AS c WHERE c.step = this_step AND c.kind = 4 AND verdicts[c.member] = 0
                 UNION ALL
                 SELECT r.ctid FROM unnest(changes) AS c CROSS JOIN LATERAL (
                     SELECT r.ctid FROM {schema}.reminders AS r WHERE r.service_id = service
                     AND r.grain_type = c.grain_type AND r.grain_key = c.grain_key AND r.operation = c.operation
                     OFFSET 0) AS r
-                WHERE c.step = this_step AND c.kind = 6 AND verdicts[c.member] = 0));
+                WHERE c.step = this_step AND c.kind = 5 AND verdicts[c.member] = 0));
         END IF;
     END LOOP;
 
