@@ -42,6 +42,7 @@ from farro.client.reminders import (
     Tick,
     TickStatus,
 )
+from farro.client.streams import EventStream, StreamEvent
 
 __all__ = [
     "BlockingClient",
@@ -53,6 +54,7 @@ __all__ = [
     "Codec",
     "CommitOutcomeUnknown",
     "Conflict",
+    "EventStream",
     "FarroError",
     "Fenced",
     "GrainCallFailed",
@@ -78,6 +80,7 @@ __all__ = [
     "SiloStopping",
     "SiloUnavailable",
     "StorageUnavailable",
+    "StreamEvent",
     "Tick",
     "TickStatus",
     "TurnEnded",

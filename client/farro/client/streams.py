@@ -109,7 +109,7 @@ def pack_event(codec: Codec, publisher: GrainId, value: Any) -> bytes:
 
 
 def unpack_event(codec: Codec, stream: str, stored: StoredEvent) -> StreamEvent:
-    """The event in a payload.  Raises :class:`InvalidPayload` for bytes that :func:`pack_event` never made."""
+    """The event in a payload.  :class:`InvalidPayload` for bytes that :func:`pack_event` never made."""
     envelope = codec.unpack(stored.payload, "event")
     if type(envelope) is not dict or not {"from", "value"} <= envelope.keys():
         raise InvalidPayload(f"event {stored.sequence} of stream {stream!r} has no envelope")
@@ -230,10 +230,7 @@ class EventStream:
 
     async def _begun(self) -> dict[int, int]:
         if self._positions is None:
-            if self._consumer is None:
-                ask = self._streams.positions
-            else:
-                ask = self._consumers.begin
+            ask = self._streams.positions if self._consumer is None else self._consumers.begin
             self._positions = dict(await self._patiently(lambda: ask(self.stream, self._after)))
         return self._positions
 

@@ -18,13 +18,22 @@ from farro.client.reminders import (
     Tick,
     TickStatus,
 )
+from farro.client.streams import StreamEvent
 from farro.silo.grains.decorators import call_timeout, cancellable, oneway, operation, readonly
 from farro.silo.grains.grain import Grain
+from farro.silo.grains.subscriptions import PUBLISHER_KEY, subscribe
 from farro.silo.host import Silo
-from farro.silo.options import ActivationOptions, OptionsError, ReminderOptions, SiloOptions
+from farro.silo.options import (
+    ActivationOptions,
+    OptionsError,
+    ReminderOptions,
+    SiloOptions,
+    StreamOptions,
+)
 from farro.silo.schedules.cron import Cron
 
 __all__ = [
+    "PUBLISHER_KEY",
     "ActivationOptions",
     "Cron",
     "FarroError",
@@ -42,6 +51,8 @@ __all__ = [
     "ReminderStatus",
     "Silo",
     "SiloOptions",
+    "StreamEvent",
+    "StreamOptions",
     "Tick",
     "TickStatus",
     "TurnEnded",
@@ -51,4 +62,5 @@ __all__ = [
     "oneway",
     "operation",
     "readonly",
+    "subscribe",
 ]

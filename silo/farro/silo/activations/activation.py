@@ -99,6 +99,10 @@ class Activation:
     def desk(self) -> Any:
         return self.core.desk
 
+    @property
+    def streams(self) -> Any:
+        return self.core.streams
+
     def deactivate(self, grain: Grain[Any]) -> None:
         del grain
         self.put_to_sleep("the grain asked for it")

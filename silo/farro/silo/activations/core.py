@@ -51,6 +51,7 @@ class Core:
     reminders_max: int  # per grain
     turns: Turns = field(init=False)
     desk: Any = field(init=False)  # the silo's ReminderDesk: a room above, handed through to its grain
+    streams: Any = field(init=False)  # the silo's StreamService, likewise
     running: set[Turn] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     context: Context = field(default_factory=Context)  # turns start from here, not from their caller's

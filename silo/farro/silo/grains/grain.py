@@ -23,6 +23,7 @@ from farro.client.reminders import (
 )
 from farro.silo.grains.context import Turn, turn_of
 from farro.silo.grains.grain_class import GrainClass
+from farro.silo.grains.subscriptions import subscriptions_of
 from farro.silo.schedules.cron import Cron
 
 if TYPE_CHECKING:
@@ -46,6 +47,9 @@ class GrainRuntime(Protocol):
 
     @property
     def desk(self) -> Any: ...
+
+    @property
+    def streams(self) -> Any: ...
 
     def deactivate(self, grain: Grain[Any]) -> None: ...
 
@@ -81,6 +85,7 @@ class Grain(Generic[S]):
         super().__init_subclass__(**kwargs)
         cls.__farro_type__ = name if name is not None else cls.__name__
         cls.__farro_class__ = GrainClass(cls, layout, idle_after)
+        subscriptions_of(cls.__farro_class__)  # a mistake there is one of this class's declaration
 
     # ---- who am I
 
@@ -157,6 +162,17 @@ class Grain(Generic[S]):
     def deactivate(self) -> None:
         """Put this activation to sleep once its mailbox is empty.  Changes nothing in the store."""
         self._farro_runtime.deactivate(self)
+
+    # ---- streams
+
+    def publish(self, stream: str, value: object) -> None:
+        """Append an event to ``stream`` when the turn commits; if it does not commit, there is no event.
+
+        ``value`` is plain data (what ``call`` takes untyped).  Subscribers get it afterwards, in turns of
+        their own: nothing here waits for them.  Raises :class:`InvalidPayload` for a bad name, a value that
+        does not travel or is too large; :class:`ReadonlyTurn`, :class:`TurnEnded`, :class:`GrainDestroyed`.
+        """
+        self._farro_runtime.streams.publish(self, stream, value)
 
     # ---- reminders: keyed operations
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from farro.client.clock import from_us
 from farro.client.codec import Codec
+from farro.client.identity import GrainId
 from farro.client.interface import MethodSpec
 from farro.client.reminders import Tick, TickStatus
+from farro.client.streams import pack_event
 from farro.providers.rows import EventRow, ReminderRow, Settle
 from farro.silo.activations.invocation import Admission, Consumption, Invocation
 from farro.silo.grains.grain_class import RECEIVE_REMINDER
@@ -84,16 +86,15 @@ def missed_event(
     codec: Codec, stream: str, row: ReminderRow, first_due_at: int, count: int, detected_at: int
 ) -> EventRow:
     """The one event that NOTIFY publishes for occurrences that were passed over."""
-    payload = codec.pack(
-        {
-            "grain_type": row.grain_type,
-            "grain_key": row.grain_key,
-            "name": row.name,
-            "first_due_at": from_us(first_due_at),
-            "count": count,
-            "detected_at": from_us(detected_at),
-        }
-    )
+    value = {
+        "grain_type": row.grain_type,
+        "grain_key": row.grain_key,
+        "name": row.name,
+        "first_due_at": from_us(first_due_at),
+        "count": count,
+        "detected_at": from_us(detected_at),
+    }
+    payload = pack_event(codec, GrainId(row.grain_type, row.grain_key), value)
     return EventRow(stream=stream, payload=payload, at=detected_at)
 
 
