@@ -23,6 +23,7 @@ COMMANDS = {
     "bench": ("farro.silo.cli.bench", "bench", "Run the benchmarks of a source checkout."),
 }
 TRACEBACK_VARIABLE = "FARRO_TRACEBACK"
+COMPLETION_VARIABLE = "_FARRO_COMPLETE"  # set by the shell completion that click generates
 
 
 class LazyGroup(click.Group):
@@ -56,7 +57,7 @@ def farro() -> None:
 def main() -> NoReturn:
     """The ``farro`` command.  Every failure is one line on stderr."""
     try:
-        code = farro.main(prog_name="farro", standalone_mode=False)
+        code = _run(sys.argv[1:])
         sys.stdout.flush()
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else str(error), err=True)
@@ -78,7 +79,19 @@ def main() -> NoReturn:
             err=True,
         )
         sys.exit(1)
-    sys.exit(code if isinstance(code, int) else 0)
+    sys.exit(code)
+
+
+def _run(arguments: list[str]) -> int:
+    """The exit code of the command.  Not click's own ``main``: it hides from us that the reader went away."""
+    if COMPLETION_VARIABLE in os.environ:
+        farro.main(arguments, prog_name="farro", standalone_mode=False)
+    try:
+        with farro.make_context("farro", arguments) as context:
+            code = farro.invoke(context)
+    except click.exceptions.Exit as end:
+        return end.exit_code
+    return code if isinstance(code, int) else 0
 
 
 def _end_by_sigpipe() -> NoReturn:
