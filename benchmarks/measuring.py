@@ -129,7 +129,7 @@ class Rounds:
             probe=median(self.probes),
             probe_name=probe_name,
             ratio=median(ratios),
-            spread=(min(ratios), max(ratios)),
+            spread=(min(ratios), max(ratios)) if len(ratios) > 1 else None,
             goal=goal,
         )
 
@@ -185,6 +185,14 @@ def number_text(figure: float) -> str:
     return f"{figure:.3g}"
 
 
+def ratio_text(measure: Measure) -> str:
+    """The ratio, and how far the rounds lie apart; empty when nothing was compared."""
+    if measure.ratio is None:
+        return ""
+    text = f"{measure.ratio:.2f}"
+    return text if measure.spread is None else f"{text} ({measure.spread[0]:.2f} to {measure.spread[1]:.2f})"
+
+
 def lines_of(result: Result, *, smoke: bool = False) -> list[str]:
     """The result as plain text."""
     lines = [result.title]
@@ -193,8 +201,7 @@ def lines_of(result: Result, *, smoke: bool = False) -> list[str]:
         if each.probe is not None:
             parts.append(f"{each.probe_name} {number_text(each.probe)}")
         if each.ratio is not None:
-            spread = each.spread or (each.ratio, each.ratio)
-            parts.append(f"ratio {each.ratio:.2f} ({spread[0]:.2f} to {spread[1]:.2f})")
+            parts.append(f"ratio {ratio_text(each)}")
         if each.goal is not None:
             verdict = "" if smoke else (" met" if each.met else " not met")
             parts.append(f"goal {each.goal.text(each.unit)}{verdict}")

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
 
-from benchmarks.measuring import Measure, Plan, Result, Run, smoke_plan
+from benchmarks.measuring import Measure, Plan, Result, Run, number_text, ratio_text, smoke_plan
 from farro.client.clock import SystemClock, from_us
 
 NAMES = (
@@ -28,7 +28,18 @@ NAMES = (
     "idle",
 )
 
-__all__ = ["NAMES", "Plan", "Result", "environment", "load", "smoke_plan", "write_chart", "write_json"]
+__all__ = [
+    "NAMES",
+    "Plan",
+    "Result",
+    "environment",
+    "load",
+    "number_text",
+    "ratio_text",
+    "smoke_plan",
+    "write_chart",
+    "write_json",
+]
 
 
 def load(name: str) -> Run:
@@ -50,13 +61,20 @@ def environment() -> dict[str, Any]:
 
 
 def write_json(path: Path, results: list[Result], plan: Plan, before: dict[str, Any]) -> None:
-    """One object: environment (taken before the run), plan, and every result with its measures."""
+    """One object: environment (taken before the run), plan, and every result with its measures.
+
+    What a smoke run measured meets no goal and misses none.
+    """
+    plain = [result.as_object() for result in results]
+    if plan.smoke:
+        for measure in (measure for result in plain for measure in result["measures"]):
+            measure["met"] = None
     document = {
         **before,
         "smoke": plan.smoke,
         "seconds": plan.seconds,
         "rounds": plan.rounds,
-        "results": [result.as_object() for result in results],
+        "results": plain,
     }
     path.write_text(json.dumps(document, indent=2, ensure_ascii=False) + "\n")
 
