@@ -4,6 +4,7 @@
 ``memory://NAME``        the store of that name in this process; its rows survive close and open
 ``sqlite:///file.db``    a file relative to the current folder
 ``sqlite:////var/f.db``  an absolute path; option ``?synchronous=normal|full|extra``
+``postgresql://…``       ``user:password@host:5432/database``; options: docs/how-to/set-up-postgresql.md
 
 Other schemes come from installed packages: entry point group ``farro.providers``, name = scheme, object = a
 callable ``(url: str, *, service_id: str, read_only: bool) -> Provider``.
@@ -25,8 +26,7 @@ ENTRY_POINTS = "farro.providers"
 EXAMPLE = "sqlite:///farro.db"
 
 _NOT_YET = {
-    "postgresql": "PostgreSQL is not in this version of farro",
-    "postgres": "PostgreSQL is not in this version of farro",
+    "postgres": "the scheme is written postgresql",
     "redis": "Redis is not in this version of farro",
 }
 _HIDDEN_OPTIONS = re.compile(r"(?i)([?&][^=&#]*(?:password|passwd|secret|token)[^=&#]*=)[^&#]*")
@@ -102,4 +102,20 @@ def _sqlite(url: str, service_id: str, read_only: bool) -> Provider:
     return SqliteProvider(path, service_id=service_id, synchronous=synchronous, read_only=read_only)
 
 
-_BUILT_IN: dict[str, Callable[[str, str, bool], Provider]] = {"memory": _memory, "sqlite": _sqlite}
+def _postgresql(url: str, service_id: str, read_only: bool) -> Provider:
+    try:  # here, because it needs an extra that a store in a file does not
+        from farro.providers.postgres.store import PostgresProvider
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise BadStoreUrl(
+            'a postgresql:// store needs asyncpg, which is not installed: pip install "farro[postgres]"'
+        ) from error
+    return PostgresProvider(url, service_id=service_id, read_only=read_only)
+
+
+_BUILT_IN: dict[str, Callable[[str, str, bool], Provider]] = {
+    "memory": _memory,
+    "sqlite": _sqlite,
+    "postgresql": _postgresql,
+}
