@@ -20,6 +20,7 @@ from farro.silo.cli.main import farro as farro_group
 
 FARRO = (sys.executable, "-m", "farro.silo.cli.main")
 HOME = Path(__file__).parents[2]
+PYTHONPATH = os.pathsep.join(filter(None, (str(HOME), os.environ.get("PYTHONPATH"))))  # finds tests.*
 READY_WITHIN_S = 30.0
 END_WITHIN_S = 20.0
 GRAINS = "tests.acceptance.served_grains"
@@ -52,7 +53,7 @@ class SiloProcess:
             self.process = subprocess.Popen(
                 [*FARRO, "silo", *arguments, "--listen", "127.0.0.1:0", "--end-with-stdin"],
                 cwd=folder,
-                env={**os.environ, "PYTHONPATH": str(HOME), **(environment or {})},
+                env={**os.environ, "PYTHONPATH": PYTHONPATH, **(environment or {})},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -157,7 +158,7 @@ def farro(
     return subprocess.run(
         [*FARRO, *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(HOME), **(environment or {})},
+        env={**os.environ, "PYTHONPATH": PYTHONPATH, **(environment or {})},
         capture_output=True,
         text=True,
         timeout=60,
