@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Awaitable
 from itertools import count
 from typing import Any
 
@@ -33,16 +32,16 @@ class LocalCaller:
         """The catalog is built after the caller that its grains use."""
         self._catalog = catalog
 
-    def invoke(
+    async def invoke(
         self,
         grain_type: str,
         grain_key: str,
         spec: MethodSpec,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        timeout: float | None,
-    ) -> Awaitable[Any]:
-        """Start a call; the awaitable gives its result or raises a :class:`FarroError`."""
+        timeout: float | None,  # noqa: ASYNC109 - a deadline that travels with the call
+    ) -> Any:
+        """Call and wait for the result; raises a :class:`FarroError`."""
         assert self._catalog is not None
         wire_args, wire_kwargs = spec.encode_call(args, kwargs)
         turn = CURRENT.get()
@@ -62,9 +61,7 @@ class LocalCaller:
         if spec.oneway:
             call.chain = ()
             self._catalog.submit(call)
-            done: asyncio.Future[Any] = self._loop.create_future()
-            done.set_result(None)
-            return done
+            return None
         waiter = _activation_of(turn)
         if waiter is not None and not any(link[:2] == (grain_type, grain_key) for link in chain):
             target = self._catalog.awake(grain_type, grain_key)
@@ -76,13 +73,17 @@ class LocalCaller:
                 )
         self._catalog.submit(call)
         if future.done():
-            return future
+            return future.result()
         if waiter is not None:
             target = self._catalog.awake(grain_type, grain_key)
             if target is not None:
                 _wait_edge(waiter, target, future)
         self._deadlines.add(deadline, call, future)
-        return _cancelling(future, call)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            call.cancel()
+            raise
 
     def _inherited(self, turn: Turn | None, timeout: float | None) -> tuple[float, tuple[Link, ...]]:
         deadline = self._loop.time() + (self._timeout_s if timeout is None else timeout)
@@ -92,14 +93,6 @@ class LocalCaller:
 
     def close(self) -> None:
         self._deadlines.close()
-
-
-async def _cancelling(future: asyncio.Future[Any], call: Invocation) -> Any:
-    try:
-        return await future
-    except asyncio.CancelledError:
-        call.cancel()
-        raise
 
 
 def _answer(future: asyncio.Future[Any], spec: MethodSpec, answer: Any, error: FarroError | None) -> None:

@@ -32,6 +32,8 @@ class Catalog:
         self._awake: dict[tuple[str, str], Activation] = {}
         self._refusing: str | None = None
         for known in classes:
+            for operation in known.operations.values():
+                operation.spec.resolve()  # names that did not exist yet when the class was declared
             other = self._classes.setdefault(known.type_name, known)
             if other is not known:
                 raise TypeError(

@@ -6,10 +6,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, Protocol, Self, cast
 
 from typing_extensions import TypeVar
 
+from farro.client.errors import NotRemote
 from farro.client.identity import GrainId, Key, canonical_key
 from farro.client.interface import MethodSpec, interface_of
 from farro.client.reference import reference
@@ -138,6 +139,10 @@ class Grain(Generic[S]):
         )
 
     # ---- other grains
+
+    def with_options(self, *, timeout: float | None = None) -> Self:
+        """On a reference: the same grain, called with another deadline (seconds)."""
+        raise NotRemote(f"with_options() is for references; this is the grain {self._farro_id} itself")
 
     def grain(self, cls: type[G], key: Key) -> G:
         """A reference to another grain.  Activates nothing."""
