@@ -76,6 +76,10 @@ def check_for_reading(connection: sqlite3.Connection, url: str) -> tuple[int, in
     return len(known_migrations()), PARTITIONS
 
 
+def names_of_pending(connection: sqlite3.Connection, url: str) -> list[str]:
+    return [f"{each.number:04}_{each.name}" for each in pending(connection, url, known_migrations())]
+
+
 def leave_one_file(connection: sqlite3.Connection) -> None:
     """Move everything into the database file and drop the log, so that the closed store is one file.
 

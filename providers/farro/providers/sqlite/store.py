@@ -36,6 +36,7 @@ from farro.providers.sqlite.opened import (
     check_for_reading,
     check_path,
     leave_one_file,
+    names_of_pending,
     prepare_reader,
     prepare_writer,
 )
@@ -91,6 +92,18 @@ class SqliteProvider:
                 self._closing = closing.pop_all()
         self._info = StoreInfo(url=self._url, schema_version=version, partitions=partitions)
         return self._info
+
+    async def pending_migrations(self) -> list[str]:
+        """What opening for writing would apply, such as ``0002_commit``, in order.  Changes nothing.
+
+        Asked of a store that is open, closed, or in use by a silo.  StoreMissing: there is no file;
+        SchemaMismatch: a newer farro's, tampered with, or not farro's.
+        """
+        check_path(self._path, read_only=True)
+        with translated(self._url):
+            async with AsyncExitStack() as closing:
+                reader = await self._connection(closing, "ro")
+                return await reader.run(lambda connection: names_of_pending(connection, self._url))
 
     async def _connect(self, closing: AsyncExitStack, now: int) -> tuple[int, int]:
         check_path(self._path, read_only=self._read_only)
