@@ -1,0 +1,1 @@
+"""Reminders from elsewhere become farro's: Orleans' ADO.NET table on PostgreSQL.  For the command line."""
