@@ -223,18 +223,19 @@ class ReminderService:
 
     def _arm(self, now: int) -> None:
         """One timer: for the next entry, the next poll, or the next permit to expire."""
-        next_at = self._next_poll_at
-        wake_at = self.held.queue.next_wake()
-        if wake_at is not None:
-            next_at = min(next_at, wake_at)
-        when = self._loop.time() + self._clock.loop_seconds(next_at - now)
-        if self.permits.waiting and (expires := self.permits.expire(self._loop.time())) is not None:
-            when = min(when, expires)
-        if not self._polling and self.held.wants_refill(now):
-            when = min(when, max(self._polled_at + REFILL_GAP_S, self._loop.time()))
+        loop_now = self._loop.time()
+        whens: list[float] = []
+        if (wake_at := self.held.queue.next_wake()) is not None:
+            whens.append(loop_now + self._clock.loop_seconds(wake_at - now))
+        if self.permits.waiting and (expires := self.permits.expire(loop_now)) is not None:
+            whens.append(expires)
+        if not self._polling:  # while one is out, its end looks again; a timer would fire without end
+            whens.append(loop_now + self._clock.loop_seconds(self._next_poll_at - now))
+            if self.held.wants_refill(now):
+                whens.append(max(self._polled_at + REFILL_GAP_S, loop_now))
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(when, self._timer_fired)
+        self._timer = self._loop.call_at(min(whens), self._timer_fired) if whens else None
 
     def _timer_fired(self) -> None:
         self._timer = None
