@@ -185,14 +185,14 @@ class World:
         return [rung.due_at for rung in self.rungs]
 
 
-def bell_row(key: str, due_at: datetime, **fields: Any) -> ReminderRow:
+def bell_row(grain_key: str, due_at: datetime, **fields: Any) -> ReminderRow:
     """A row of a bell that is owed at ``due_at``: a one-shot unless ``fields`` say otherwise."""
     due = to_us(due_at)
     period = fields.pop("period", None)
     row = ReminderRow(
         grain_type="bell",
-        grain_key=key,
-        partition=partition_of("bell", key, 64),
+        grain_key=grain_key,
+        partition=partition_of("bell", grain_key, 64),
         name="ring",
         operation="ring",
         key=None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
@@ -225,14 +224,12 @@ async def test_a_caller_whose_own_time_limit_ends_leaves_the_turn_running(desk: 
     assert await desk.seen() == ["steady began", "steady ended"]
 
 
-async def test_a_call_that_nobody_awaits_is_made_all_the_same(desk: Desk) -> None:
-    calls = [desk.work(str(number)) for number in range(3)]
-    for call in calls:
-        call.close()
-    del calls
-    gc.collect()
+async def test_a_call_begins_when_it_is_awaited(desk: Desk) -> None:
+    call = desk.work("later")
     await asyncio.sleep(1)
-    assert len(await desk.seen()) == 6
+    assert await desk.seen() == []
+    await call
+    assert await desk.seen() == ["later began", "later ended"]
 
 
 # ---- cycles
