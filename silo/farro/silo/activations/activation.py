@@ -168,6 +168,12 @@ class Activation:
             self._fall_asleep(self._sleep_reason)
 
     def _begin(self, call: Invocation) -> None:
+        if self._admitted(call):
+            core = self.core
+            core.tasks.start_turn(core.turns.run_and_end(self, call), "turn", core.context.copy())
+
+    def _admitted(self, call: Invocation) -> bool:
+        """May the call's turn begin?  If so it counts as begun; if not, whoever waits has been told."""
         now = self.core.loop.time()
         if call.cancelled:
             call.respond(None, CallCancelled(f"{call.target} was cancelled before it began"))
@@ -185,8 +191,8 @@ class Activation:
                 self._readers += 1
             else:
                 self._writing = True
-            core = self.core
-            core.tasks.start(core.turns.run(self, call), "turn", core.context.copy())
+            return True
+        return False
 
     def turn_over(self, call: Invocation) -> None:
         """The call's turn has ended, commit included; the next one may begin."""
@@ -204,9 +210,16 @@ class Activation:
 
     # ---- life
 
-    def activated(self) -> None:
+    def activated(self) -> Invocation | None:
+        """Awake.  Answers the first call, begun, for the task that woke the grain; others begin beside it."""
         self.phase = after(self.phase, Event.ACTIVATED)
+        first: Invocation | None = None
+        while first is None and self._mailbox:
+            call = self._mailbox.popleft()
+            if self._admitted(call):
+                first = call
         self._pump()
+        return first
 
     def failed(self, error: FarroError) -> None:
         """Loading or ``on_activate`` failed: everybody who waits hears it, and nothing is left."""
@@ -243,6 +256,9 @@ class Activation:
 
     def _fall_asleep(self, reason: str) -> None:
         self.phase = after(self.phase, Event.PUT_TO_SLEEP)
+        if not self.known.has_on_deactivate:
+            self.asleep()
+            return
         core = self.core
         core.tasks.start(core.turns.deactivate(self, reason), "deactivate", core.context.copy())
 

@@ -63,14 +63,9 @@ class LocalCaller:
             self._catalog.submit(call)
             return None
         waiter = _activation_of(turn)
-        if waiter is not None and not any(link[:2] == (grain_type, grain_key) for link in chain):
-            target = self._catalog.awake(grain_type, grain_key)
-            if target is not None and target.busy and _waits_for(target, waiter):
-                raise CallCycle(
-                    f"{call.target} would wait for a grain that waits, through another call, for "
-                    f"{waiter.id}; one of two crossing calls must give way",
-                    chain=[f"{link[0]}/{link[1]}.{link[2]}" for link in chain] + [call.target],
-                )
+        target = None if waiter is None else self._catalog.awake(grain_type, grain_key)
+        if waiter is not None and target is not None and target.waits_for:
+            _refuse_crossing(call, waiter, target)
         self._catalog.submit(call)
         if future.done():
             return future.result()
@@ -115,6 +110,18 @@ def _activation_of(turn: Turn | None) -> Activation | None:
         return None
     runtime = getattr(turn.owner, "_farro_runtime", None)
     return runtime if isinstance(runtime, Activation) else None
+
+
+def _refuse_crossing(call: Invocation, waiter: Activation, target: Activation) -> None:
+    """Two chains that cross would wait for each other for ever.  A chain that comes back to itself is the
+    catalog's to judge: it knows readers."""
+    comes_back = any(link[0] == call.grain_type and link[1] == call.grain_key for link in call.chain)
+    if not comes_back and target.busy and _waits_for(target, waiter):
+        raise CallCycle(
+            f"{call.target} would wait for a grain that waits, through another call, for "
+            f"{waiter.id}; one of two crossing calls must give way",
+            chain=[f"{link[0]}/{link[1]}.{link[2]}" for link in call.chain] + [call.target],
+        )
 
 
 def _wait_edge(waiter: Activation, target: Activation, future: asyncio.Future[Any]) -> None:

@@ -101,7 +101,7 @@ class Catalog:
         partition = core.ownership.partition_of(call.grain_type, call.grain_key)
         activation = Activation(core, known, grain_id, partition, self.submit_again, self._forget)
         self._awake[call.grain_type, call.grain_key] = activation
-        core.tasks.start(core.turns.activate(activation, call), "activate", core.context.copy())
+        core.tasks.start_turn(core.turns.activate(activation, call), "activate", core.context.copy())
         return activation
 
     def submit_again(self, call: Invocation) -> None:

@@ -6,6 +6,8 @@ from enum import Enum
 
 
 class Phase(Enum):
+    __hash__ = object.__hash__  # members are singletons; Enum would hash their names in Python
+
     LOADING = "loading"  # its row is being read, on_activate runs
     ACTIVE = "active"
     DEACTIVATING = "deactivating"  # on_deactivate runs; messages wait for the next activation
@@ -13,6 +15,8 @@ class Phase(Enum):
 
 
 class Event(Enum):
+    __hash__ = object.__hash__
+
     ACTIVATED = "activated"
     FAILED = "failed"  # loading or on_activate raised
     PUT_TO_SLEEP = "put to sleep"

@@ -50,6 +50,11 @@ class Turns:
 
     # ---- messages
 
+    async def run_and_end(self, activation: Activation, call: Invocation) -> None:
+        """A turn that is all its task does."""
+        await self.run(activation, call)
+        self._core.tasks.turn_over()
+
     async def run(self, activation: Activation, call: Invocation) -> None:
         """The whole turn of one call or tick.  Answers the caller exactly once; raises nothing."""
         turn = self._open(activation, call.method, call.deadline, call.chain, call.readonly)
@@ -123,12 +128,21 @@ class Turns:
     # ---- hooks
 
     async def activate(self, activation: Activation, first: Invocation) -> None:
+        """Wake the grain for its first message and run that message's turn."""
+        if await self._awake(activation, first):
+            call = activation.activated()
+            if call is not None:
+                await self.run(activation, call)
+        self._core.tasks.turn_over()
+
+    async def _awake(self, activation: Activation, first: Invocation) -> bool:
         """Read the grain, make its object, run ``on_activate`` as a turn; whoever waits hears a failure."""
         core = self._core
         try:
             row = await self._row(activation) if activation.known.state is not None else None
             self._make_grain(activation, row)
-            await self._hook(activation, "on_activate", first.chain)
+            if activation.known.has_on_activate:
+                await self._hook(activation, "on_activate", first.chain)
         except FarroError as error:
             activation.failed(error)
         except KeyboardInterrupt:
@@ -137,7 +151,8 @@ class Turns:
             activation.failed(failed(f"{activation.id}.on_activate", raised, core.random))
         else:
             core.counters.activations_created += 1
-            activation.activated()
+            return True
+        return False
 
     async def deactivate(self, activation: Activation, reason: str) -> None:
         """Run ``on_deactivate`` as a last turn, bounded, and let the activation go."""
@@ -173,8 +188,6 @@ class Turns:
 
     async def _hook(self, activation: Activation, name: str, chain: tuple[Link, ...], *args: Any) -> None:
         hook = getattr(type(activation.grain), name)
-        if hook is getattr(Grain, name):
-            return
         deadline = self._core.loop.time() + self._core.options.call_timeout.total_seconds()
         turn = self._open(activation, name, deadline, chain, readonly=False)
         try:

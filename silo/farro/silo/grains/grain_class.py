@@ -53,6 +53,8 @@ class GrainClass:
         self.operations, self._former = _operations(cls, self.interface)
         self.state = self._state_spec(layout)
         self.receive_reminder = self._receiver()
+        self.has_on_activate = _overrides(cls, "on_activate")
+        self.has_on_deactivate = _overrides(cls, "on_deactivate")
 
     def _receiver(self) -> Operation | None:
         """``receive_reminder`` when the class overrides it: where named reminders go."""
