@@ -3,7 +3,11 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 
+from farro.providers.conformance.batches import BatchKit
 from farro.providers.conformance.kit import MakeProvider, ProviderKit
+from farro.providers.conformance.membership import MembershipKit
+from farro.providers.conformance.stores import StoreKit
+from farro.providers.conformance.streams import StreamKit
 from farro.providers.contracts import Provider
 from farro.providers.postgres.store import PostgresProvider
 from tests.support.servers import Server
@@ -17,7 +21,7 @@ BEGIN
 END $$"""
 
 
-class PostgresKit(ProviderKit):
+class PostgresKit(StoreKit):
     """One schema for all tests, emptied before each: to create it takes far longer than a test."""
 
     options = ""
@@ -36,10 +40,12 @@ class PostgresKit(ProviderKit):
 
 
 @pytest.mark.service
-class TestPostgres(PostgresKit):
+class TestPostgres(PostgresKit, ProviderKit):
     options = "&partitions=64"
 
 
 @pytest.mark.service
-class TestPostgresWithLanes(PostgresKit):
+class TestPostgresWithLanes(PostgresKit, BatchKit, MembershipKit, StreamKit):
+    """What lanes can change: order, batches that span them, numbers within a partition."""
+
     options = "&partitions=64&lanes=3&pool=2"

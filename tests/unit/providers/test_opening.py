@@ -19,7 +19,7 @@ from farro.providers.sqlite.store import SqliteProvider
         ("farro.db", "sqlite:///farro.db"),
         ("://x", "is not a store URL"),
         ("mysql://me:secret@host/db", "no store is called 'mysql'; known are memory, sqlite"),
-        ("postgresql://me:secret@host/db", "PostgreSQL is not in this version of farro"),
+        ("postgres://me:secret@host/db", "the scheme is written postgresql"),
         ("redis://:secret@host", "Redis is not in this version of farro"),
         ("sqlite://", "names no file"),
         ("sqlite:///", "names no file"),
