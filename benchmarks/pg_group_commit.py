@@ -68,11 +68,13 @@ _TYPES = {"args": "bytea", "partition": "int"} | dict.fromkeys(
 _row_values = attrgetter(*_COLUMNS)
 
 _STATES = f"""INSERT INTO {SCHEMA}.grains AS g
-    SELECT 'default', 'shipments', k, p, 1, 1, 1, s FROM unnest($1::text[], $2::int[], $3::bytea[]) AS t (k, p, s)
+    SELECT 'default', 'shipments', k, p, 1, 1, 1, s
+    FROM unnest($1::text[], $2::int[], $3::bytea[]) AS t (k, p, s)
     ON CONFLICT (service_id, grain_type, grain_key)
     DO UPDATE SET version = g.version + 1, layout = excluded.layout, state = excluded.state"""
+_ARRAYS = ", ".join(f"${n}::{_TYPES.get(column, 'bigint')}[]" for n, column in enumerate(_COLUMNS, 5))
 _PUTS = f"""INSERT INTO {SCHEMA}.reminders (service_id, {", ".join(_COLUMNS)})
-    SELECT 'default', t.* FROM unnest({", ".join(f"${n}::{_TYPES.get(c, 'bigint')}[]" for n, c in enumerate(_COLUMNS, 5))}) AS t
+    SELECT 'default', t.* FROM unnest({_ARRAYS}) AS t
     ON CONFLICT (service_id, grain_type, grain_key, name)
     DO UPDATE SET {", ".join(f"{c} = excluded.{c}" for c in _COLUMNS[2:] if c != "name")}"""
 # found by scalar subqueries: a join with an empty table would be planned for an empty table

@@ -15,7 +15,8 @@ from tests.support.servers import Server
 EMPTY_ALL = """DO $$
 DECLARE one text;
 BEGIN
-    FOR one IN SELECT tablename FROM pg_tables WHERE schemaname = 'kit' AND tablename <> 'farro_migrations' LOOP
+    FOR one IN SELECT tablename FROM pg_tables
+               WHERE schemaname = 'kit' AND tablename <> 'farro_migrations' LOOP
         EXECUTE format('DELETE FROM kit.%I', one);
     END LOOP;
 END $$"""

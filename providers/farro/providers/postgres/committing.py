@@ -177,9 +177,7 @@ class Committing:
                 else:
                     raise not_taken(error, self._url) from error
 
-    async def _send_part(
-        self, link: Link, part: list[int], request: Request, looked_at: set[int]
-    ) -> None:
+    async def _send_part(self, link: Link, part: list[int], request: Request, looked_at: set[int]) -> None:
         """One transaction; again without the members whose reminders turn out to be too many."""
         while True:
             staged = Staged()

@@ -148,8 +148,8 @@ class Connector:
             self.identity = identity
         elif identity != self.identity and not self.read_only:
             self.changed = (
-                f"{self.url} is no longer the database that was opened (system {self.identity.system}, timeline"
-                f" {self.identity.timeline}; now {identity.system}, {identity.timeline}): it was promoted,"
+                f"{self.url} is no longer the database that was opened (system {self.identity.system},"
+                f" timeline {self.identity.timeline}; now {identity.system}, {identity.timeline}): it was promoted,"
                 " restored or replaced; close the store, open it again and take the partitions anew"
             )
             self.check_unchanged()

@@ -75,7 +75,10 @@ class Link:
                 await closed(linked.connection)
 
     async def _run(
-        self, connection: Connection, job: Callable[[Connection], Awaitable[Result]], partitions: Sequence[int]
+        self,
+        connection: Connection,
+        job: Callable[[Connection], Awaitable[Result]],
+        partitions: Sequence[int],
     ) -> Result:
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -126,7 +129,8 @@ class Link:
         )
         if ended is False:
             raise Unavailable(
-                f"{self._connector.url}: the server's process {backend.pid}, whose answer was lost, does not end"
+                f"{self._connector.url}: the server's process {backend.pid}, whose answer was lost, does not"
+                " end"
             )
         if partitions:
             await connection.fetchval(texts["pass_locks"], self._lock_class, list(partitions))

@@ -28,9 +28,10 @@ TRIES_MAX = 2  # a connection that died while idle is noticed when it is used
 class ReadPool:
     """At most ``size`` connections, made when needed, ended when idle for five minutes."""
 
-    def __init__(self, connector: Connector, size: int) -> None:
+    def __init__(self, connector: Connector, size: int, acquire_s: float = ACQUIRE_S) -> None:
         self._connector = connector
         self._size = size
+        self._acquire_s = acquire_s
         self._pool: Pool = asyncpg.create_pool(
             min_size=0,
             max_size=size,
@@ -80,10 +81,10 @@ class ReadPool:
     async def _acquire(self) -> Any:
         self._connector.check_unchanged()
         try:
-            return await self._pool.acquire(timeout=ACQUIRE_S)
+            return await self._pool.acquire(timeout=self._acquire_s)
         except TimeoutError as error:
             raise Unavailable(
-                f"{self._connector.url}: no connection became free within {ACQUIRE_S:g} s (pool size"
+                f"{self._connector.url}: no connection became free within {self._acquire_s:g} s (pool size"
                 f" {self._size}): raise ?pool=, or look why the server is slow"
             ) from error
         except StoreError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from farro.providers.checks import INTEGER_MIN
@@ -14,11 +14,11 @@ _BEFORE_ALL = (INTEGER_MIN, INTEGER_MIN, "", "", "")
 _EQUAL = ("grain_type", "grain_key", "operation", "priority", "action", "status")
 
 
-def reminders(records: Iterable[Sequence[Any]]) -> list[ReminderRow]:
+def reminders(records: Iterable[Any]) -> list[ReminderRow]:
     return [ReminderRow(*record) for record in records]
 
 
-def grain(record: Sequence[Any]) -> GrainRow | None:
+def grain(record: Any) -> GrainRow | None:
     return None if record[0] is None else GrainRow(*record)
 
 

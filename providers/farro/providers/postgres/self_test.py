@@ -32,7 +32,8 @@ async def self_test(
     for linked in (one, other):
         if linked.synchronous_commit not in SYNCHRONOUS:
             raise StoreError(
-                f"{url} does not make commits durable (synchronous_commit = {linked.synchronous_commit}): set it to on"
+                f"{url} does not make commits durable (synchronous_commit = {linked.synchronous_commit}):"
+                " set it to on"
             )
     if found["fsync"] != "on":
         log.warning("%s runs with fsync off: a crash of its machine loses or destroys data", url)
@@ -55,6 +56,6 @@ async def _test_locks(url: str, schema: str, lock_class: int, one: Linked, other
         dropped = await one.connection.fetchval(texts["drop_test_lock"], lock_class)
     if not held or shared or not dropped:
         raise StoreError(
-            f"{url}: advisory locks do not exclude each other here, and the fence rests on them: connect to the"
-            " server itself, without a pooler or a proxy that spreads statements"
+            f"{url}: advisory locks do not exclude each other here, and the fence rests on them: connect to"
+            " the server itself, without a pooler or a proxy that spreads statements"
         )

@@ -12,7 +12,6 @@ from farro.providers.checks import is_bounded
 from farro.providers.rows import (
     Commit,
     DeleteOperation,
-    DeleteReminder,
     EditReminder,
     GrainWrite,
     Progress,

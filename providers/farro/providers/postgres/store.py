@@ -6,7 +6,6 @@ their own, so that a sign of life never waits for a poll.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -90,9 +89,7 @@ class PostgresProvider:
     async def open(self, now: int) -> StoreInfo:
         if self._opened is None:
             if not is_storable(self._service_id):
-                raise StoreError(
-                    f"the service id {self._service_id!r:.100} has a NUL or a lone surrogate"
-                )
+                raise StoreError(f"the service id {self._service_id!r:.100} has a NUL or a lone surrogate")
             async with AsyncExitStack() as closing:
                 try:
                     self._opened = await self._connect(closing, now)
@@ -112,9 +109,7 @@ class PostgresProvider:
             await control.close()
         else:
             wanted = self._address.partitions
-            version, partitions = await migrating.migrate(
-                self._service_id, wanted or PARTITIONS_DEFAULT, now
-            )
+            version, partitions = await migrating.migrate(self._service_id, wanted or PARTITIONS_DEFAULT, now)
             if wanted not in (None, partitions):
                 raise SchemaMismatch(
                     f"{self._url}: the service {self._service_id!r:.100} was created with {partitions}"
@@ -275,9 +270,7 @@ class PostgresProvider:
         if not is_storable(stream):
             return 0
         text, values = self._queries["trim_events"], (self._service_id, stream, partition, until)
-        return int(
-            await self._is_open().pool.change(lambda connection: connection.fetchval(text, *values))
-        )
+        return int(await self._is_open().pool.change(lambda connection: connection.fetchval(text, *values)))
 
     async def watermarks(self, grain_type: str, grain_key: str) -> dict[str, int]:
         if not is_storable(grain_type) or not is_storable(grain_key):

@@ -24,7 +24,8 @@ CREATE TYPE {schema}.member_1 AS (
 -- member, here and below: position in the batch, from 1.
 CREATE TYPE {schema}.settle_1 AS (
     member integer, grain_type text, grain_key text, name text, registration bigint, occurrence bigint,
-    by_operator boolean, deletes boolean, next_due_at bigint, wake_at bigint, last_fire_at bigint, next_occurrence bigint, times_left bigint,
+    by_operator boolean, deletes boolean,
+    next_due_at bigint, wake_at bigint, last_fire_at bigint, next_occurrence bigint, times_left bigint,
     attempts bigint, missed_count bigint, first_missed_at bigint, catch_up_left bigint, status text, note text
 );
 
@@ -106,7 +107,8 @@ BEGIN
         WHERE verdicts[k.member] = 0 AND (k.first IS NULL OR k.first <= (
             SELECT w.position FROM {schema}.watermarks AS w WHERE w.service_id = service
             AND w.grain_type = k.grain_type AND w.grain_key = k.grain_key AND w.source = k.source));
-        SELECT array_agg((CASE WHEN v.ordinality = ANY (refused) THEN 4 ELSE v.verdict END)::smallint ORDER BY v.ordinality)
+        SELECT array_agg((CASE WHEN v.ordinality = ANY (refused) THEN 4 ELSE v.verdict END)::smallint
+                         ORDER BY v.ordinality)
         INTO verdicts FROM unnest(verdicts) WITH ORDINALITY AS v (verdict, ordinality);
     END IF;
 
