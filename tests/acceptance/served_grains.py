@@ -64,6 +64,7 @@ class Store(Grain[Blob], name="blobs"):
 class BellState:
     rung: int = 0
     due: list[datetime] = field(default_factory=list)
+    passed_over: int = 0
 
 
 class Bell(Grain[BellState], name="bells"):
@@ -80,6 +81,7 @@ class Bell(Grain[BellState], name="bells"):
         assert self.tick is not None
         self.state.rung += 1
         self.state.due.append(self.tick.due_at)
+        self.state.passed_over += self.tick.missed_count
 
     @readonly
     async def rung(self) -> int:

@@ -73,6 +73,8 @@ def _imported(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(f"{error.name}.")):
+            if (Path.cwd() / name).is_file():
+                raise BadUsage(f"{name!r} is a file, and modules are meant{_guess(name)}") from None
             raise Failed(
                 f"there is no module {name} in {Path.cwd()}, in PYTHONPATH or among the installed packages"
             ) from None

@@ -67,8 +67,8 @@ def list_command(
 ) -> None:
     """Print the reminders of the grain TYPE/KEY, by name.
 
-    Given both --silo and --store, or neither on the command line but both in the environment, the silo is
-    asked; a running silo's store may be read at any time.
+    An option on the command line beats one from the environment; where --silo and --store are equals, the
+    silo is asked.  The store of a running silo may be read at any time.
     """
     try:
         GrainId(grain_type, grain_key)
