@@ -77,9 +77,11 @@ class StreamReader:
                     page = await self._look(stream, positions, limit)
                     left_s = until - self._loop.time()
                     if page.events or page.trimmed or left_s <= 0 or not self._core.running:
-                        self._core.statistics.reads += 1
+                        self._core.statistics.reads += bool(page.events)
                         return page
                     await asyncio.wait((waiter,), timeout=left_s)
+                    if not waiter.done():
+                        return page
                 finally:
                     waiters.discard(waiter)
         finally:
