@@ -18,7 +18,7 @@ from pathlib import Path
 
 from benchmarks import measuring
 from benchmarks.grains import GRAINS, Shipment
-from benchmarks.measuring import Goal, Plan, Result, Rounds, Slice, hammer, in_turns
+from benchmarks.measuring import Goal, Plan, Result, Rounds, Slice, hammer, in_turns, with_cpu
 from benchmarks.raw_group_commit import Work, raw_group_commit
 from benchmarks.serving import serving
 from farro.client import Client
@@ -40,6 +40,7 @@ class Load:
         self._plan = plan
         self._probes = count()
         self.answered = 0
+        self.cpu: dict[Work, Rounds] = {}  # microseconds a turn, of the last measurement of its kind
 
     async def against_raw(
         self, host: Silo | Client, turn: Turn, work: Work, part: tuple[float, float]
@@ -57,7 +58,11 @@ class Load:
         async def turns() -> float:
             return await hammer(call, CALLERS, self._plan.seconds)
 
-        return await in_turns(self._plan, turns, self._raw(work), part=part)
+        ours: list[float] = []
+        raw: list[float] = []
+        rounds = await in_turns(self._plan, with_cpu(turns, ours), with_cpu(self._raw(work), raw), part=part)
+        self.cpu[work] = Rounds(tuple(ours), tuple(raw))
+        return rounds
 
     def _raw(self, work: Work) -> Slice:
         async def probe() -> float:
@@ -76,6 +81,7 @@ async def run(plan: Plan) -> Result:
         load = Load(folder, plan)
         async with Silo(grains=GRAINS, store=store) as silo:
             inside = await load.against_raw(silo, lambda grain: grain.move(), "state", (0, 0.33))
+            cpu = load.cpu["state"]
             chased = await load.against_raw(silo, lambda grain: grain.chase_on(), "turn", (0.33, 0.66))
         async with serving(store) as served, Client(served.address) as client:
             remote = await load.against_raw(client, lambda grain: grain.move(), "state", (0.66, 1))
@@ -87,8 +93,10 @@ async def run(plan: Plan) -> Result:
         "durable turns, 64 callers, SQLite FULL",
         (
             inside.measure("state, callers in process", "turns/s", PROBE, GOAL),
+            cpu.measure("the same, CPU a turn", "µs", PROBE),
             remote.measure("state, through a client", "turns/s", PROBE, GOAL),
             chased.measure("state and two reminder rows", "turns/s", PROBE, GOAL),
+            load.cpu["turn"].measure("the same, CPU a turn", "µs", PROBE),
         ),
         {"turns answered": load.answered, "turns in the store": stored},
     )

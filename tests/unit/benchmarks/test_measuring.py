@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from time import process_time
+
 import pytest
 
 from benchmarks.measuring import (
@@ -16,6 +19,7 @@ from benchmarks.measuring import (
     number_text,
     percentile,
     smoke_plan,
+    with_cpu,
 )
 
 
@@ -101,6 +105,24 @@ async def test_what_a_call_raises_ends_the_measurement() -> None:
 
     with pytest.raises(AssertionError, match="wrong answer"):
         await hammer(call, 2, 5.0)
+
+
+async def test_what_waits_costs_no_cpu_and_what_works_does() -> None:
+    costs: list[float] = []
+
+    async def waits() -> float:
+        await asyncio.sleep(0.05)
+        return 1_000.0
+
+    async def works() -> float:
+        begun = process_time()
+        while process_time() - begun < 0.05:
+            sum(range(100))
+        return 1_000.0
+
+    assert await with_cpu(waits, costs)() == 1_000.0
+    assert await with_cpu(works, costs)() == 1_000.0
+    assert costs[0] < costs[1]
 
 
 def test_a_percentile_is_one_of_the_figures() -> None:
