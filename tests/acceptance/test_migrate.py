@@ -31,7 +31,7 @@ def serve(tmp_path: Path) -> Generator[Serve]:
         yield start
 
 
-def test_a_store_that_is_up_to_date_says_so_and_stays_as_it_is(here: Path, serve: Serve) -> None:
+def test_a_dry_run_may_look_at_the_store_of_a_running_silo(here: Path, serve: Serve) -> None:
     serve()
     assert farro_here("migrate", "--store", STORE, "--dry-run").stdout == "up to date: nothing was changed\n"
 

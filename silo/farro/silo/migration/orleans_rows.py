@@ -163,5 +163,5 @@ def _known(
 
 def _no_start(start_at: int | None) -> str:
     if start_at is None or not FIRST_US <= start_at <= LAST_US:
-        return "StartTime is no date in the years 1 to 9999"
+        return "StartTime was never set, or is no date in the years 1 to 9999"
     return f"StartTime {from_us(start_at).isoformat()} was never set"
