@@ -149,8 +149,8 @@ class Connector:
         elif identity != self.identity and not self.read_only:
             self.changed = (
                 f"{self.url} is no longer the database that was opened (system {self.identity.system},"
-                f" timeline {self.identity.timeline}; now {identity.system}, {identity.timeline}): it was promoted,"
-                " restored or replaced; close the store, open it again and take the partitions anew"
+                f" timeline {self.identity.timeline}; now {identity.system}, {identity.timeline}): it was"
+                " promoted, restored or replaced; close the store, open it again and take the partitions anew"
             )
             self.check_unchanged()
         return Linked(connection, Backend(row["pid"], row["started_at"]), row["synchronous_commit"])
