@@ -32,11 +32,11 @@ from farro.providers.rows import ReminderFilter
 from tests.acceptance.processes import GRAINS, SiloProcess, silos
 from tests.acceptance.served_grains import Bell, Counter
 
-SPEED = 5.0  # schedule seconds in a second: a bell of one second ticks five times in one
+SPEED = 3.0  # schedule seconds in a second: a bell of one second ticks three times in one
 START = datetime(2026, 3, 1, tzinfo=UTC)
 CALLERS = 64
 BELLS = 20
-TURNS = (20, 600)  # how many turns of a round are acknowledged before the kill
+TURNS = (20, 1_000)  # how many turns of a round are acknowledged before the kill
 
 
 @dataclass

@@ -31,7 +31,8 @@ def add_reminders(path: Path, count: int) -> None:
         }
         values = ", ".join(changed.get(name, name) for name in columns)
         connection.execute(
-            f"WITH RECURSIVE counted(number) AS (SELECT 1 UNION ALL SELECT number + 1 FROM counted LIMIT {count}) "
+            "WITH RECURSIVE counted(number) AS "
+            f"(SELECT 1 UNION ALL SELECT number + 1 FROM counted LIMIT {count}) "
             f"INSERT INTO reminders ({', '.join(columns)}) "
             f"SELECT {values} FROM counted, reminders WHERE reminders.grain_key = 'first'"
         )

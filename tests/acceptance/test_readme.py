@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from farro.silo.cli.demo.command import NEXT
-from tests.acceptance.processes import FARRO, HOME, PYTHONPATH, SiloProcess, silos
+from tests.acceptance.processes import HOME, SiloProcess, farro_here, silos
 
 STATED = "http://127.0.0.1:11111"
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -74,15 +75,15 @@ class Reader:
         self._compare(step, [line.replace(self._url, STATED) for line in said])
 
     def _run(self, command: str) -> list[str]:
+        if command.startswith("farro "):
+            with contextlib.chdir(self._folder):
+                here = farro_here(*shlex.split(command)[1:], environment={"FARRO_SILO": self._url})
+            return (here.stdout + here.stderr).splitlines()
         for path in self._folder.glob("*.py"):
             path.write_text(path.read_text(encoding="utf-8").replace(STATED, self._url), encoding="utf-8")
-        words = " ".join(f"'{word}'" for word in FARRO)
-        script = re.sub(r"^farro ", lambda _: f"{words} ", command)
-        script = re.sub(r"^python ", lambda _: f"'{sys.executable}' ", script)
         done = subprocess.run(
-            ["bash", "-c", script],
+            ["bash", "-c", re.sub(r"^python ", lambda _: f"'{sys.executable}' ", command)],
             cwd=self._folder,
-            env={**os.environ, "PYTHONPATH": PYTHONPATH, "FARRO_SILO": self._url},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
