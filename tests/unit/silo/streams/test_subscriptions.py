@@ -231,6 +231,26 @@ async def test_an_event_whose_subscriber_always_raises_is_tried_again_and_then_p
     assert len(Listening.begun) == begun, "what was passed over came again"
 
 
+async def test_a_store_that_is_away_for_long_is_no_failed_attempt_of_the_subscriber(
+    make_world: MakeWorld,
+) -> None:
+    world = make_world(Billing, Account, max_attempts=2)
+    async with world.up() as silo:
+        Listening.trouble = lambda event: setattr(
+            world.store, "policy", lambda verb: Fault.UNAVAILABLE if verb != "renew" else None
+        )
+        await silo.grain(Shop, "a").sell(1, 2)
+        await asyncio.sleep(300)
+        assert silo.stream_service.statistics.delivered == 0
+        Listening.trouble = None
+        world.store.policy = lambda verb: None
+        await delivered(world, 4)
+        assert await heard(world, Billing) == [1, 2]
+        assert await heard(world, Account, "a") == [1, 2]
+        assert silo.stream_service.statistics.failed == 0
+        assert silo.stream_service.statistics.passed_over == 0
+
+
 async def test_back_off_of_one_event_delays_no_other_publisher(virtual: VirtualClock) -> None:
     def trouble(event: StreamEvent) -> None:
         if event.value == "poison":
