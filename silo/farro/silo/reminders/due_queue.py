@@ -1,15 +1,17 @@
 """The due entries in memory: a pure structure that never looks at a clock.
 
 An entry *waits* until its wake time, is then *ready*, and is *out* while its tick is on its way through a
-mailbox, a turn and a commit.  Ready entries come by priority, then due time, then registration order.  There
-is one entry per reminder, so one reminder never has two ticks queued or running.
+mailbox, a turn and a commit.  A tick that finds no permit is *parked* until one is free.  Ready and parked
+entries come by priority, then due time, then registration order.  There is one entry per reminder, so one
+reminder never has two ticks queued or running.
 
-The bucket is the bound on entries: one that is out stays until its commit, and is never evicted.
+The bucket is the bound on entries: one that is out stays until its commit, and is never evicted; any other
+gives way to what ranks higher.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
 
 from farro.client.reminders import ReminderPriority
@@ -25,19 +27,25 @@ AGED_ONE_IN = 8  # starts: one in eight goes to the oldest entry that has waited
 class Stage(Enum):
     WAITING = "waiting"
     READY = "ready"
+    PARKED = "parked"
     OUT = "out"
 
 
 class Entry:
-    """One reminder that is due soon or now.  ``stale``: read its row again before delivering it."""
+    """One reminder that is due soon or now.  ``stale``: read its row again before delivering it.
 
-    __slots__ = ("dead", "due_at", "lane", "row", "stage", "stale", "stamp", "wake_at")
+    ``aged``: it has waited so long that no higher priority takes its place in the bucket.
+    """
 
-    def __init__(self, row: ReminderRow, wake_at: int, lane: int) -> None:
+    __slots__ = ("aged", "dead", "due_at", "go_on", "lane", "row", "stage", "stale", "stamp", "wake_at")
+
+    def __init__(self, row: ReminderRow, wake_at: int, lane: int, aged: bool) -> None:
         self.row = row
         self.wake_at = wake_at
         self.due_at = row.next_due_at if row.next_due_at is not None else wake_at
         self.lane = lane
+        self.aged = aged
+        self.go_on: Callable[[], None] | None = None  # how its tick goes on once it has a permit
         self.stage = Stage.WAITING
         self.stamp = 0
         self.dead = False
@@ -52,9 +60,9 @@ class Entry:
         return (self.row.grain_type, self.row.grain_key, self.row.name)
 
     @property
-    def rank(self) -> tuple[int, int, int]:
-        """What goes first among ready entries."""
-        return (self.lane, self.due_at, self.row.registration)
+    def place(self) -> int:
+        """The lane that its place in the bucket is defended with."""
+        return 0 if self.aged else self.lane
 
 
 class DueQueue:
@@ -68,16 +76,33 @@ class DueQueue:
         self._grains: dict[GrainKey, set[str]] = {}
         self._waiting = LazyHeap[Entry](capacity)  # by wake time
         self._ready = [LazyHeap[Entry](capacity) for _ in ReminderPriority]  # by due time, a lane each
+        self._parked = [LazyHeap[Entry](capacity) for _ in ReminderPriority]
         self._worst_waiting = LazyHeap[Entry](capacity)  # lowest priority, latest first
-        self._worst_ready = LazyHeap[Entry](capacity)
+        self._worst_due = LazyHeap[Entry](capacity)  # ready or parked
+        self._now = -1 << 63  # of the last advance
         self._starts = 0
-        self.ready = 0
+        self._counts = dict.fromkeys(Stage, 0)
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self._entries.values())
+
+    @property
+    def waiting(self) -> int:
+        """Entries that are not due yet."""
+        return self._counts[Stage.WAITING]
+
+    @property
+    def ready(self) -> int:
+        """Entries that are due and on no way yet."""
+        return self._counts[Stage.READY]
+
+    @property
+    def parked(self) -> int:
+        """Entries whose ticks wait for a permit."""
+        return self._counts[Stage.PARKED]
 
     def get(self, key: Key) -> Entry | None:
         return self._entries.get(key)
@@ -87,7 +112,7 @@ class DueQueue:
 
     # ---- in
 
-    def offer(self, row: ReminderRow, wake_at: int) -> ReminderRow | None:
+    def offer(self, row: ReminderRow, wake_at: int, *, aged: bool = False) -> ReminderRow | None:
         """Hold a row, replacing the entry of its name.  Answers the row that found no room, if any.
 
         An entry that is out with the same registration and occurrence stays out; its row is refreshed.
@@ -98,15 +123,18 @@ class DueQueue:
             if unmoved or held.stage is Stage.OUT:
                 held.row = row
                 held.stale = False
+                self._age(held, aged)
                 return None
-        return self.replace(row, wake_at)
+        return self.replace(row, wake_at, aged=aged)
 
-    def replace(self, row: ReminderRow, wake_at: int) -> ReminderRow | None:
+    def replace(self, row: ReminderRow, wake_at: int, *, aged: bool = False) -> ReminderRow | None:
         """Hold a row in the place of whatever entry its name has.  Answers the row that found no room."""
         key = (row.grain_type, row.grain_key, row.name)
         self.remove(key)
         lane = min(max(row.priority, 0), len(self._ready) - 1) if self._by_priority else 0
-        entry = Entry(row, wake_at, lane)
+        entry = Entry(row, wake_at, lane, aged)
+        if wake_at <= self._now:
+            entry.stage = Stage.READY
         evicted: ReminderRow | None = None
         if len(self._entries) >= self.capacity:
             worst = self._worst()
@@ -120,12 +148,35 @@ class DueQueue:
     def _hold(self, key: Key, entry: Entry) -> None:
         self._entries[key] = entry
         self._grains.setdefault(key[:2], set()).add(key[2])
-        self._wait(entry)
+        self._counts[entry.stage] += 1
+        if entry.stage is Stage.READY:
+            self._line_up(entry, Stage.READY)
+        else:
+            self._wait(entry)
+
+    def _move(self, entry: Entry, stage: Stage) -> None:
+        self._counts[entry.stage] -= 1
+        self._counts[stage] += 1
+        entry.move(stage)
 
     def _wait(self, entry: Entry) -> None:
-        entry.move(Stage.WAITING)
+        self._move(entry, Stage.WAITING)
+        entry.go_on = None
         self._waiting.add((entry.wake_at,), entry)
-        self._worst_waiting.add((-entry.lane, -entry.wake_at), entry)
+        self._worst_waiting.add((-entry.place, -entry.wake_at), entry)
+
+    def _line_up(self, entry: Entry, stage: Stage) -> None:
+        """A due entry takes its place in its lane, and among those that may have to give way."""
+        self._move(entry, stage)
+        lanes = self._ready if stage is Stage.READY else self._parked
+        lanes[entry.lane].add((entry.due_at, entry.row.registration), entry)
+        self._worst_due.add((-entry.place, -entry.due_at), entry)
+
+    def _age(self, entry: Entry, aged: bool) -> None:
+        if aged and not entry.aged:
+            entry.aged = True
+            if entry.stage in (Stage.READY, Stage.PARKED):
+                self._line_up(entry, entry.stage)  # a new stamp takes its old place back
 
     def put_back(self, entry: Entry, wake_at: int) -> None:
         """An entry that was out waits again until ``wake_at``."""
@@ -143,8 +194,7 @@ class DueQueue:
             self._kill(entry)
 
     def _kill(self, entry: Entry) -> None:
-        if entry.stage is Stage.READY:
-            self.ready -= 1
+        self._counts[entry.stage] -= 1
         entry.dead = True
         entry.stamp += 1
         key = entry.key
@@ -155,34 +205,44 @@ class DueQueue:
             del self._grains[key[:2]]
 
     def advance(self, now: int) -> None:
-        """What waited until ``now`` is ready."""
+        """What waited until ``now`` is ready; so is what comes in and is due by then."""
+        self._now = now
         while (entry := self._waiting.first()) is not None and entry.wake_at <= now:
-            entry.move(Stage.READY)
-            self.ready += 1
-            self._ready[entry.lane].add((entry.due_at, entry.row.registration), entry)
-            self._worst_ready.add((-entry.lane, -entry.due_at), entry)
+            self._line_up(entry, Stage.READY)
 
     def next_wake(self) -> int | None:
         """When the next waiting entry becomes ready."""
         entry = self._waiting.first()
         return None if entry is None else entry.wake_at
 
-    def take(self, now: int) -> Entry | None:
-        """The ready entry that goes next; it is out from here on.
+    def take(self) -> Entry | None:
+        """The ready entry that goes next; it is out from here on."""
+        for lane in self._ready:
+            if (entry := lane.first()) is not None:
+                self._move(entry, Stage.OUT)
+                return entry
+        return None
+
+    def park(self, entry: Entry, go_on: Callable[[], None]) -> None:
+        """The tick of an entry that is out found no permit; ``go_on`` is for whoever finds it one."""
+        entry.go_on = go_on
+        self._line_up(entry, Stage.PARKED)
+
+    def take_parked(self, now: int) -> Entry | None:
+        """The parked entry whose tick goes on next; it is out from here on.
 
         By priority, except that one start in eight goes to the oldest lower-priority entry that is overdue by
-        more than the bound: nothing starves.
+        more than the bound: nothing starves, nothing floods.
         """
-        self._starts += 1
-        firsts = [entry for lane in self._ready if (entry := lane.first()) is not None]
+        firsts = [entry for lane in self._parked if (entry := lane.first()) is not None]
         if not firsts:
             return None
+        self._starts += 1
         chosen = firsts[0]
         if self._starts % AGED_ONE_IN == 0:
             aged = [entry for entry in firsts[1:] if entry.due_at < now - self._wait_max]
             chosen = min(aged, key=lambda entry: entry.due_at, default=chosen)
-        chosen.move(Stage.OUT)
-        self.ready -= 1
+        self._move(chosen, Stage.OUT)
         return chosen
 
     # ---- the bucket's edge
@@ -193,7 +253,7 @@ class DueQueue:
         Entries that are out stay, so a smaller bucket is reached as they come home.
         """
         self.capacity = capacity
-        for heap in (self._waiting, self._worst_waiting, self._worst_ready, *self._ready):
+        for heap in (self._waiting, self._worst_waiting, self._worst_due, *self._ready, *self._parked):
             heap.live_max = capacity
         gone = []
         while len(self._entries) > capacity and (worst := self._worst()) is not None:
@@ -201,16 +261,21 @@ class DueQueue:
             gone.append(worst.row)
         return gone
 
+    def gives_way_to(self, priority: int) -> bool:
+        """Is a due entry held that would be evicted for a due row of ``priority``?"""
+        worst = self._worst_due.first()
+        return self._by_priority and worst is not None and worst.place > priority
+
     def _worst(self) -> Entry | None:
         worst = self._worst_waiting.first()
-        return worst if worst is not None else self._worst_ready.first()
+        return worst if worst is not None else self._worst_due.first()
 
     @staticmethod
     def _badness(entry: Entry) -> tuple[int, int, int]:
         """What goes first when there is no room: the not yet due, the lowest priority, the latest."""
-        if entry.stage is Stage.READY:
-            return (0, entry.lane, entry.due_at)
-        return (1, entry.lane, entry.wake_at)
+        if entry.stage is Stage.WAITING:
+            return (1, entry.place, entry.wake_at)
+        return (0, entry.place, entry.due_at)
 
 
 def _same_occurrence(one: ReminderRow, other: ReminderRow) -> bool:

@@ -2,13 +2,14 @@
 
 Pure; the service does the waiting.  A page may be older than a commit that was acknowledged while the page
 was being read, so what changed meanwhile is noted and skipped.  ``until`` is how far the bucket looks ahead,
-``complete_until`` how far it is complete: every row that wakes by then is held.
+``complete_until`` how far it is complete, by priority: every row that wakes by then is held.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+from farro.client.reminders import ReminderPriority
 from farro.providers.rows import (
     Commit,
     DeleteOperation,
@@ -25,13 +26,14 @@ from farro.silo.reminders.due_queue import DueQueue, Entry, GrainKey, Key, Stage
 from farro.silo.reminders.poller import Page
 
 LOW_WATER = 4  # refill when fewer than a quarter of the bucket is held
+LEAD_US = 100_000  # of schedule time: a refill begins so long before the first row that is not held wakes
 
 
 class HeldReminders:
     def __init__(self, queue: DueQueue) -> None:
         self.queue = queue
         self.until = 0
-        self.complete_until = 0
+        self._complete_until = [0 for _ in ReminderPriority]
         self.page_outdated = False  # rows of a grain vanished under a page: read another one soon
         self._reads_out = 0
         self._changed: set[Key] = set()
@@ -51,11 +53,12 @@ class HeldReminders:
     def hold_page(self, page: Page, until: int) -> None:
         """Take the rows of a poll that was answered just now."""
         self.until = until
-        self.complete_until = page.complete_until
+        self._complete_until = list(page.complete_until)
         self.page_outdated = False
-        for row in page.rows:
-            if not self._outdated((row.grain_type, row.grain_key, row.name)):
-                self._offer(row)
+        for rows, aged in ((page.aged, True), (page.rows, False)):
+            for row in rows:
+                if not self._outdated((row.grain_type, row.grain_key, row.name)):
+                    self._offer(row, aged=aged)
 
     def hold_again(self, key: Key, row: ReminderRow | None) -> None:
         """Take what the table says now of one reminder."""
@@ -72,9 +75,9 @@ class HeldReminders:
     def _outdated(self, key: Key) -> bool:
         return key in self._changed or key[:2] in self._changed_grains
 
-    def _offer(self, row: ReminderRow) -> None:
+    def _offer(self, row: ReminderRow, *, aged: bool = False) -> None:
         if row.wake_at is not None:
-            self._no_room(self.queue.offer(row, row.wake_at))
+            self._no_room(self.queue.offer(row, row.wake_at, aged=aged))
 
     def _replace(self, key: Key, row: ReminderRow) -> None:
         if row.wake_at is None or row.wake_at > self.until:
@@ -85,19 +88,51 @@ class HeldReminders:
     def _no_room(self, row: ReminderRow | None) -> None:
         """A row that is not held: the table knows it, and the next refill must look for it."""
         if row is not None and row.wake_at is not None:
-            self.complete_until = min(self.complete_until, row.wake_at - 1)
+            lane = min(max(row.priority, 0), len(self._complete_until) - 1)
+            self._complete_until[lane] = min(self._complete_until[lane], row.wake_at - 1)
 
     # ---- room
+
+    @property
+    def complete_until(self) -> int:
+        """Every row that wakes up to then is held (schedule time)."""
+        return min(self._complete_until)
 
     def wants_refill(self, now: int) -> bool:
         """More is due, or soon due, than is held, and there is room worth a trip to the table."""
         if self.complete_until >= self.until:
             return False
         capacity = self.queue.capacity
-        room = capacity - len(self.queue)
-        if self.complete_until < now:
-            return room > 0 and room >= capacity // 2
-        return room >= capacity - capacity // LOW_WATER
+        if self.complete_until < now + LEAD_US:
+            return self._room_for_due >= max(1, capacity // 2)
+        return capacity - len(self.queue) >= capacity - capacity // LOW_WATER
+
+    def next_gap(self, now: int) -> int | None:
+        """When to look again whether to refill: as a row that is not held comes near, and as it wakes."""
+        gaps = [
+            instant
+            for complete in self._complete_until
+            if complete < self.until
+            for instant in (complete - LEAD_US, complete + 1)
+            if instant > now
+        ]
+        return min(gaps, default=None)
+
+    def is_behind(self, now: int) -> bool:
+        """More is due than is held, and there is some room for it."""
+        return self.complete_until < min(now, self.until) and self._room_for_due > 0
+
+    def is_pressed(self, now: int) -> bool:
+        """More is due than is held, and it ranks before what is held."""
+        return any(
+            complete < min(now, self.until) and self.queue.gives_way_to(priority)
+            for priority, complete in enumerate(self._complete_until)
+        )
+
+    @property
+    def _room_for_due(self) -> int:
+        """What is not due yet gives way to what is."""
+        return self.queue.capacity - len(self.queue) + self.queue.waiting
 
     def resize(self, capacity: int) -> None:
         """Another bucket size; what no longer has room is left to the table."""

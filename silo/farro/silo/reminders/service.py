@@ -15,6 +15,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 from random import Random
 
 from farro.client.clock import Clock, duration_us
@@ -65,7 +66,8 @@ log = logging.getLogger("farro.reminders")
 RECHECK_S = 1.0  # of loop time: when an entry whose commit was not taken is looked at again
 RECHECK_MAX_S = 30.0
 UNKNOWN_TYPE_WAIT = timedelta(minutes=10)
-REFILL_GAP_S = 0.05  # of loop time, between two polls that follow each other
+REFILL_GAP_S = 0.05  # of loop time, between two polls of which the first brought less than a full page
+BEHIND_GAP_S = 1.0  # of loop time, between two polls for what is due while there is little room for it
 REPAIR_PAGE = 200  # broken rows put right in one go; the rest a minute later
 COMMIT_BATCHES_WAITING_MAX = 4  # beyond it no further tick begins: the store sets the pace
 NOT_SETTLED = (
@@ -110,9 +112,7 @@ class ReminderService:
             )
         )
         self.permits: Permits[TickInFlight] = Permits(
-            self._permits_total(),
-            options.permit_hold_max.total_seconds(),
-            duration_us(options.background_wait_max),
+            self._permits_total(), options.permit_hold_max.total_seconds()
         )
         self._grace_us = duration_us(options.missed_grace)
         self._gaps = GapWatch(clock.now(), clock.steady(), self._grace_us)
@@ -121,6 +121,7 @@ class ReminderService:
         self._running = False
         self._polling = False
         self._polled_at = float("-inf")  # loop time
+        self._page_full = False  # the last page brought as many rows as it might
         self._next_poll_at = 0  # schedule time
         self._warned: set[str] = set()
         self.healthy = True  # the last poll was answered
@@ -193,7 +194,7 @@ class ReminderService:
                 memory_load=self.load.memory_load,
                 active_grains=len(self._catalog),
             ),
-            permits=PermitFigures(self.permits.total, self.permits.held, self.permits.waiting),
+            permits=PermitFigures(self.permits.total, self.permits.held, queue.parked),
         )
 
     # ---- the one timer
@@ -213,7 +214,7 @@ class ReminderService:
         self._start_permitted()
         queue = self.held.queue
         queue.advance(now)
-        while (entry := queue.take(now)) is not None:
+        while (entry := queue.take()) is not None:
             self._deliver(entry)
         self.statistics.held_peak = max(self.statistics.held_peak, len(queue))
         if self._wants_poll(now):
@@ -227,12 +228,13 @@ class ReminderService:
         whens: list[float] = []
         if (wake_at := self.held.queue.next_wake()) is not None:
             whens.append(loop_now + self._clock.loop_seconds(wake_at - now))
-        if self.permits.waiting and (expires := self.permits.expire(loop_now)) is not None:
+        if self.held.queue.parked and (expires := self.permits.expire(loop_now)) is not None:
             whens.append(expires)
         if not self._polling:  # while one is out, its end looks again; a timer would fire without end
             whens.append(loop_now + self._clock.loop_seconds(self._next_poll_at - now))
-            if self.held.wants_refill(now):
-                whens.append(max(self._polled_at + REFILL_GAP_S, loop_now))
+            if (gap_at := self.held.next_gap(now)) is not None:
+                whens.append(loop_now + self._clock.loop_seconds(gap_at - now))
+            whens.append(max(self._refill_when(now), loop_now))
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_at(min(whens), self._timer_fired) if whens else None
@@ -262,7 +264,16 @@ class ReminderService:
             return False
         if now >= self._next_poll_at or self.held.page_outdated:
             return True
-        return self.held.wants_refill(now) and self._loop.time() >= self._polled_at + REFILL_GAP_S
+        return self._loop.time() >= self._refill_when(now)
+
+    def _refill_when(self, now: int) -> float:
+        """When to read the table although no poll is due: the loop's time, infinity for never."""
+        if self.held.wants_refill(now):
+            at_once = self._page_full and self.held.complete_until < now
+            return self._polled_at if at_once else self._polled_at + REFILL_GAP_S
+        if self.held.is_pressed(now):
+            return self._polled_at + REFILL_GAP_S
+        return self._polled_at + BEHIND_GAP_S if self.held.is_behind(now) else float("inf")
 
     async def _poll(self) -> None:
         """Read one page and hold what it says.  A store that does not answer is asked again."""
@@ -281,10 +292,18 @@ class ReminderService:
             self.statistics.poll_failures += 1
             self.healthy = False
             self._next_poll_at = self.now() + self._loop_us(5 * RECHECK_S)
+            self._polled_at = self._loop.time() + 5 * RECHECK_S  # no refill is tried sooner either
         else:
             page = poller.plan(
-                answers, now=now, until=until, limit=limit, by_priority=self.options.enable_priority
+                answers,
+                now=now,
+                until=until,
+                limit=limit,
+                by_priority=self.options.enable_priority,
+                wait_max_us=duration_us(self.options.background_wait_max),
             )
+            self._page_full = len(page.rows) + len(page.aged) >= limit
+            self.held.queue.advance(self.now())
             self.held.hold_page(page, until)
             self._next_poll_at = now + duration_us(self.options.poll_interval)
             self.statistics.polls += 1
@@ -341,10 +360,11 @@ class ReminderService:
 
     def _committed(self, commit: Commit, verdict: Verdict) -> None:
         """Every commit of this silo, in order, before its caller goes on."""
+        self.held.queue.advance(self.now())
         look_up = self.held.committed(commit, verdict)
         if look_up and self._running:
             self._tasks.start(self._read_again(look_up), "read again")
-        if commit.settle is not None or commit.reminders or self.permits.waiting:
+        if commit.settle is not None or commit.reminders or self.held.queue.parked:
             self._kick()
 
     # ---- judging
@@ -470,10 +490,19 @@ class ReminderService:
         """A permit for the tick's code, or a place among those that wait for one."""
         if not self._running:
             return Admission.WAIT
-        if self._store_keeps_up() and self.permits.take(tick, self._loop.time()):
+        is_next = tick.chosen or not self.held.queue.parked
+        tick.chosen = False
+        if is_next and self._store_keeps_up() and self.permits.take(tick, self._loop.time()):
             return Admission.START
-        self.permits.wait(tick, tick.entry.rank)
+        self.held.queue.park(tick.entry, partial(self._go_on, tick))
+        self._kick()
         return Admission.WAIT
+
+    def _go_on(self, tick: TickInFlight) -> None:
+        """A permit is free, and the tick is the one to have it."""
+        tick.chosen = True
+        if tick.call is not None:
+            self._catalog.submit(tick.call)
 
     def _store_keeps_up(self) -> bool:
         """May another tick begin?  While the store takes nothing, one at a time finds out when it does."""
@@ -483,17 +512,23 @@ class ReminderService:
 
     def code_ended(self, tick: TickInFlight) -> None:
         self.permits.give_back(tick)
-        if self.permits.waiting:
+        if self.held.queue.parked:
             self._kick()
 
     def _start_permitted(self) -> None:
         """Let waiting ticks try again while permits are free and commits keep up."""
-        if not self.permits.waiting:
+        queue = self.held.queue
+        if not queue.parked:
             return
         self.permits.expire(self._loop.time())
-        while self._store_keeps_up() and (tick := self.permits.next_waiting(self.now())) is not None:
-            if tick.call is not None:
-                self._catalog.submit(tick.call)
+        while self._store_keeps_up() and self.permits.free:
+            entry = queue.take_parked(self.now())
+            if entry is None:
+                return
+            if entry.stale or entry.go_on is None:
+                self._deliver(entry)
+            else:
+                entry.go_on()
 
     def _tick_over(self, tick: TickInFlight, error: FarroError | None) -> None:
         """The tick's turn has ended.  When it committed, the listener has already moved the entry."""

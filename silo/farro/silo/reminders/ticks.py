@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class TickInFlight:
     """The :class:`~farro.silo.activations.invocation.Delivery` of one entry."""
 
-    __slots__ = ("_service", "began_at", "call", "entry", "judged", "overrun", "row")
+    __slots__ = ("_service", "began_at", "call", "chosen", "entry", "judged", "overrun", "row")
 
     def __init__(self, service: ReminderService, entry: Entry, judged: Deliver) -> None:
         self._service = service
@@ -35,6 +35,7 @@ class TickInFlight:
         self.began_at = 0
         self.overrun = 0
         self.call: Invocation | None = None
+        self.chosen = False  # from among those that waited for a permit
 
     def admit(self) -> Admission:
         if self.entry.dead:
