@@ -18,7 +18,7 @@ from farro.providers.sqlite.store import SqliteProvider
         ("", "is not a store URL"),
         ("farro.db", "sqlite:///farro.db"),
         ("://x", "is not a store URL"),
-        ("mysql://me:secret@host/db", "no store is called 'mysql'; known are memory, sqlite"),
+        ("mysql://me:secret@host/db", "no store is called 'mysql'; known are memory, postgresql, sqlite"),
         ("postgres://me:secret@host/db", "the scheme is written postgresql"),
         ("redis://:secret@host", "Redis is not in this version of farro"),
         ("sqlite://", "names no file"),
@@ -110,5 +110,5 @@ def test_other_schemes_come_from_installed_packages(tmp_path: Path, monkeypatch:
     monkeypatch.syspath_prepend(tmp_path)
     provider = open_provider("mystore://me:secret@host/x", service_id="s", read_only=True)
     assert isinstance(provider, MemoryProvider) and provider.service_id == "s"
-    with pytest.raises(BadStoreUrl, match="known are memory, mystore, sqlite"):
+    with pytest.raises(BadStoreUrl, match="known are memory, mystore, postgresql, sqlite"):
         open_provider("other://x")

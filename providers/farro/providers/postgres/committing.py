@@ -97,8 +97,9 @@ class Committing:
         """
         for sending in {self._under_way[grain] for grain in grains if grain in self._under_way}:
             await sending.ended.wait()
-            await self._links[sending.lane].clear_doubt()
-            self._forget_doubts()
+            if self._links[sending.lane].in_doubt:
+                await self._links[sending.lane].clear_doubt()
+                self._forget_doubts()
 
     def _begin(self, request: Request) -> list[Sending]:
         """Verdicts that need no store; the rest by lane, its place taken before anything is awaited."""

@@ -38,6 +38,7 @@ class Link:
         self._linked: Linked | None = None
         self._lost: tuple[Backend, Sequence[int]] | None = None
         self._turn = asyncio.Lock()
+        self._closed = False
 
     @property
     def in_doubt(self) -> bool:
@@ -68,7 +69,8 @@ class Link:
                 await self._ready()
 
     async def close(self) -> None:
-        """Repeatable.  Waits for what is under way."""
+        """Repeatable.  Waits for what is under way; what still waits for its turn is refused."""
+        self._closed = True
         async with self._turn:
             linked, self._linked, self._lost = self._linked, None, None
             if linked is not None:
@@ -101,6 +103,8 @@ class Link:
             self._lost = (linked.backend, partitions)
 
     async def _ready(self) -> Connection:
+        if self._closed:
+            raise Unavailable(f"{self._connector.url} is not open")
         self._connector.check_unchanged()
         if self._linked is None or self._linked.connection.is_closed():
             self._linked = None

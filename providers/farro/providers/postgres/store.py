@@ -124,7 +124,7 @@ class PostgresProvider:
         links = [Link(connector, self._lock_class, LOCK_TIMEOUT_MS) for _ in range(self._address.lanes)]
         for link in links:
             closing.push_async_callback(link.close)
-            second = await link.open()
+        linked = [await link.open() for link in links]
         await self_test(
             self._url,
             self._address.schema,
@@ -132,7 +132,7 @@ class PostgresProvider:
             self._lock_class,
             partitions,
             first,
-            second,
+            linked[0],
         )
         committing = Committing(
             links, self._url, self._address.schema, self._service_id, self._lock_class, partitions

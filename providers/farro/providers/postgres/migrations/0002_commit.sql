@@ -10,9 +10,10 @@
 --
 -- Theory of the plans.  The plan of a statement in a function is kept while tables grow from nothing to millions.
 -- Nothing here may let the planner choose an order that is good for a small table only: rows are found by scalar
--- subqueries on a whole key, changed by their ctid or by INSERT … ON CONFLICT, and the settings at the end of the
--- function leave it no scan and no other join.  A row found by ctid is checked again for what it was found by, since a
--- concurrent change (a straggler, a person) may have moved it.
+-- subqueries on a whole key (an EXISTS or IN would be made into a join, and be read from either side), changed by their
+-- ctid or by INSERT … ON CONFLICT, and the settings at the end of the function leave it no scan and no other join.  A row
+-- found by ctid is checked again for what it was found by, since a concurrent change (a straggler, a person) may have
+-- moved it.
 
 -- kind: 0 rows only, 1 keep the state, 2 write the state, 3 destroy.  bound: how many reminders the grain may have
 -- before this member's own changes need a closer look; NULL: any number.
@@ -198,11 +199,11 @@ BEGIN
 
     FOR this_step IN SELECT DISTINCT c.step FROM unnest(changes) AS c ORDER BY c.step LOOP
         SELECT array_agg(c.ordinality) INTO standing FROM unnest(changes) WITH ORDINALITY AS c
-        WHERE c.step = this_step AND c.kind IN (1, 2) AND verdicts[c.member] = 0 AND EXISTS (
-            SELECT 1 FROM {schema}.reminders AS r WHERE r.service_id = service
+        WHERE c.step = this_step AND c.kind IN (1, 2) AND verdicts[c.member] = 0 AND (
+            SELECT true FROM {schema}.reminders AS r WHERE r.service_id = service
             AND r.grain_type = c.grain_type AND r.grain_key = c.grain_key AND r.name = c.name
             AND (c.kind = 1 OR (r.cron = c.cron AND r.timezone = c.timezone AND r.day_match = c.day_match
-                                AND r.status <> 'failed')));
+                                AND r.status <> 'failed')));  -- no EXISTS: that becomes a join
 
         INSERT INTO {schema}.reminders (service_id, grain_type, grain_key, partition, name, operation, key, args,
             start_at, period_us, cron, timezone, day_match, until_at, times_left, jitter_us, next_due_at, wake_at,
