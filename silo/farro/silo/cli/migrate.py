@@ -163,15 +163,17 @@ def _refuse_orleans_options(context: click.Context) -> None:
 async def _upgrade(provider: Provider, dry_run: bool) -> None:
     """Apply what is pending, and say so; a store that is not there yet is not made."""
     try:
-        if not isinstance(provider, TellsPending):
-            raise Failed("--store: this kind of store cannot say what is pending: start a silo on it instead")
-        pending = await provider.pending_migrations()
-        if not dry_run:
-            info = await provider.open(SystemClock().now())
-            await provider.close()
-            _say(pending, "applied", f"{info.url} is at schema {info.schema_version}")
-        else:
+        pending: list[str] = []
+        if isinstance(provider, TellsPending):
+            pending = await provider.pending_migrations()
+        elif dry_run:
+            raise Failed("--dry-run: this kind of store cannot say beforehand what it would apply")
+        if dry_run:
             _say(pending, "would apply", "nothing was changed")
+            return
+        info = await provider.open(SystemClock().now())
+        await provider.close()
+        _say(pending, "applied", f"{info.url} is at schema {info.schema_version}")
     except StoreError as error:
         raise _failed(error) from None
 

@@ -198,7 +198,7 @@ def _note(orleans: str, farro_type: str, asked: OrleansAsk, served: Mapping[str,
 
 
 def _tell(asked: OrleansAsk, report: ImportReport, served: Mapping[str, bool] | None) -> None:
-    lines = [list(_COLUMNS)]
+    lines: list[list[str]] = [list(_COLUMNS)]
     for orleans, found in sorted(report.types.items()):
         note = _note(orleans, found.farro_type, asked, served)
         lines.append(
