@@ -93,7 +93,8 @@ def _v1_cpus(folder: Path) -> float | None:
 
 def _v1_memory(folder: Path) -> float | None:
     limit = _text(folder / "memory.limit_in_bytes")
-    if limit.isdigit() and int(limit) >= UNLIMITED_V1:
+    bytes_max = _ratio(limit, "1")
+    if bytes_max is None or bytes_max >= UNLIMITED_V1:
         return None
     return _ratio(_text(folder / "memory.usage_in_bytes"), limit)
 
@@ -120,14 +121,14 @@ def _upwards(mount: Path, own: str) -> Iterator[Path]:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(errors="replace").strip()
-    except OSError:
+        return path.read_text(encoding="utf-8", errors="replace").strip()
+    except (OSError, ValueError):  # ValueError: a path with a NUL in it
         return ""
 
 
 def _ratio(part: str, whole: str) -> float | None:
     try:
         ratio = int(part) / int(whole)
-    except (ValueError, ZeroDivisionError):
+    except (ValueError, ZeroDivisionError, OverflowError):
         return None
     return ratio if ratio > 0 else None
