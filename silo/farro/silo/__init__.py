@@ -21,6 +21,7 @@ from farro.client.reminders import (
 from farro.client.streams import StreamEvent
 from farro.silo.grains.decorators import call_timeout, cancellable, oneway, operation, readonly
 from farro.silo.grains.grain import Grain
+from farro.silo.grains.registered import register_reminder
 from farro.silo.grains.subscriptions import PUBLISHER_KEY, subscribe
 from farro.silo.host import Silo
 from farro.silo.options import (
@@ -62,5 +63,6 @@ __all__ = [
     "oneway",
     "operation",
     "readonly",
+    "register_reminder",
     "subscribe",
 ]
