@@ -88,7 +88,11 @@ DECLARE
     refused integer[];
     written bigint;
     wanted bigint;
+    writers bigint;
+    keepers bigint;
+    destroyers bigint;
     this_step integer;
+    kinds smallint[];
     standing integer[];
 BEGIN
     PERFORM {schema}.check_isolation_1();
@@ -162,20 +166,23 @@ BEGIN
 
     -- The version is checked where it is written as well: two transactions that both hold a shared lock, one of them a
     -- straggler whose answer was lost, may both have passed the check above.
-    INSERT INTO {schema}.grains AS g (service_id, grain_type, grain_key, partition, version, incarnation, layout, state)
-    SELECT service, m.grain_type, m.grain_key, m.partition, m.expected + 1, CASE WHEN m.kind = 3 THEN 2 ELSE 1 END,
-        m.layout, CASE WHEN m.kind = 2 THEN m.state END
-    FROM unnest(members) WITH ORDINALITY AS m
-    WHERE m.kind IN (2, 3) AND verdicts[m.ordinality] = 0
-    ON CONFLICT (service_id, grain_type, grain_key) DO UPDATE SET
-        version = excluded.version, incarnation = g.incarnation + excluded.incarnation - 1,
-        layout = excluded.layout, state = excluded.state
-    WHERE g.version = excluded.version - 1;
-    GET DIAGNOSTICS written = ROW_COUNT;
-    SELECT count(*) INTO wanted FROM unnest(members) WITH ORDINALITY AS m
-    WHERE m.kind IN (2, 3) AND verdicts[m.ordinality] = 0;
-    IF EXISTS (SELECT 1 FROM unnest(members) WITH ORDINALITY AS m WHERE m.kind = 1 AND verdicts[m.ordinality] = 0) THEN
-        wanted := wanted - written;
+    SELECT count(*) FILTER (WHERE m.kind IN (2, 3)), count(*) FILTER (WHERE m.kind = 1),
+        count(*) FILTER (WHERE m.kind = 3)
+    INTO writers, keepers, destroyers FROM unnest(members) WITH ORDINALITY AS m WHERE verdicts[m.ordinality] = 0;
+    IF writers > 0 THEN
+        INSERT INTO {schema}.grains AS g (service_id, grain_type, grain_key, partition, version, incarnation, layout, state)
+        SELECT service, m.grain_type, m.grain_key, m.partition, m.expected + 1, CASE WHEN m.kind = 3 THEN 2 ELSE 1 END,
+            m.layout, CASE WHEN m.kind = 2 THEN m.state END
+        FROM unnest(members) WITH ORDINALITY AS m
+        WHERE m.kind IN (2, 3) AND verdicts[m.ordinality] = 0
+        ON CONFLICT (service_id, grain_type, grain_key) DO UPDATE SET
+            version = excluded.version, incarnation = g.incarnation + excluded.incarnation - 1,
+            layout = excluded.layout, state = excluded.state
+        WHERE g.version = excluded.version - 1;
+        GET DIAGNOSTICS written = ROW_COUNT;
+        writers := writers - written;
+    END IF;
+    IF keepers > 0 THEN
         INSERT INTO {schema}.grains AS g (service_id, grain_type, grain_key, partition, version, incarnation, layout)
         SELECT service, m.grain_type, m.grain_key, m.partition, m.expected + 1, 1, m.layout
         FROM unnest(members) WITH ORDINALITY AS m
@@ -183,13 +190,12 @@ BEGIN
         ON CONFLICT (service_id, grain_type, grain_key) DO UPDATE SET version = excluded.version
         WHERE g.version = excluded.version - 1;
         GET DIAGNOSTICS written = ROW_COUNT;
-        SELECT count(*) + wanted INTO wanted FROM unnest(members) WITH ORDINALITY AS m
-        WHERE m.kind = 1 AND verdicts[m.ordinality] = 0;
+        keepers := keepers - written;
     END IF;
-    IF written <> wanted THEN
+    IF writers <> 0 OR keepers <> 0 THEN
         RAISE EXCEPTION 'a grain changed while it was committed' USING ERRCODE = '40001';
     END IF;
-    IF EXISTS (SELECT 1 FROM unnest(members) WITH ORDINALITY AS m WHERE m.kind = 3 AND verdicts[m.ordinality] = 0) THEN
+    IF destroyers > 0 THEN
         DELETE FROM {schema}.reminders WHERE ctid = ANY (ARRAY (
             SELECT r.ctid FROM unnest(members) WITH ORDINALITY AS m CROSS JOIN LATERAL (
                 SELECT r.ctid FROM {schema}.reminders AS r WHERE r.service_id = service
@@ -197,35 +203,42 @@ BEGIN
             WHERE m.kind = 3 AND verdicts[m.ordinality] = 0));
     END IF;
 
-    FOR this_step IN SELECT DISTINCT c.step FROM unnest(changes) AS c ORDER BY c.step LOOP
-        SELECT array_agg(c.ordinality) INTO standing FROM unnest(changes) WITH ORDINALITY AS c
-        WHERE c.step = this_step AND c.kind IN (1, 2) AND verdicts[c.member] = 0 AND (
-            SELECT true FROM {schema}.reminders AS r WHERE r.service_id = service
-            AND r.grain_type = c.grain_type AND r.grain_key = c.grain_key AND r.name = c.name
-            AND (c.kind = 1 OR (r.cron = c.cron AND r.timezone = c.timezone AND r.day_match = c.day_match
-                                AND r.status <> 'failed')));  -- no EXISTS: that becomes a join
+    FOR this_step, kinds IN
+        SELECT c.step, array_agg(DISTINCT c.kind) FROM unnest(changes) AS c GROUP BY c.step ORDER BY c.step
+    LOOP
+        standing := NULL;
+        IF kinds && '{1,2}' THEN
+            SELECT array_agg(c.ordinality) INTO standing FROM unnest(changes) WITH ORDINALITY AS c
+            WHERE c.step = this_step AND c.kind IN (1, 2) AND verdicts[c.member] = 0 AND (
+                SELECT true FROM {schema}.reminders AS r WHERE r.service_id = service
+                AND r.grain_type = c.grain_type AND r.grain_key = c.grain_key AND r.name = c.name
+                AND (c.kind = 1 OR (r.cron = c.cron AND r.timezone = c.timezone AND r.day_match = c.day_match
+                                    AND r.status <> 'failed')));  -- no EXISTS: that becomes a join
+        END IF;
 
-        INSERT INTO {schema}.reminders (service_id, grain_type, grain_key, partition, name, operation, key, args,
-            start_at, period_us, cron, timezone, day_match, until_at, times_left, jitter_us, next_due_at, wake_at,
-            last_fire_at, priority, action, registration, occurrence, attempts, missed_count, first_missed_at,
-            catch_up_left, status, note)
-        SELECT service, c.grain_type, c.grain_key, c.partition, c.name, c.operation, c.key, c.args,
-            c.start_at, c.period_us, c.cron, c.timezone, c.day_match, c.until_at, c.times_left, c.jitter_us,
-            c.next_due_at, c.wake_at, c.last_fire_at, c.priority, c.action, c.registration, c.occurrence, c.attempts,
-            c.missed_count, c.first_missed_at, c.catch_up_left, c.status, c.note
-        FROM unnest(changes) WITH ORDINALITY AS c
-        WHERE c.step = this_step AND c.kind IN (0, 1, 2) AND verdicts[c.member] = 0
-            AND (standing IS NULL OR c.ordinality <> ALL (standing))
-        ON CONFLICT (service_id, grain_type, grain_key, name) DO UPDATE SET
-            partition = excluded.partition, operation = excluded.operation, key = excluded.key, args = excluded.args,
-            start_at = excluded.start_at, period_us = excluded.period_us, cron = excluded.cron,
-            timezone = excluded.timezone, day_match = excluded.day_match, until_at = excluded.until_at,
-            times_left = excluded.times_left, jitter_us = excluded.jitter_us, next_due_at = excluded.next_due_at,
-            wake_at = excluded.wake_at, last_fire_at = excluded.last_fire_at, priority = excluded.priority,
-            action = excluded.action, registration = excluded.registration, occurrence = excluded.occurrence,
-            attempts = excluded.attempts, missed_count = excluded.missed_count,
-            first_missed_at = excluded.first_missed_at, catch_up_left = excluded.catch_up_left,
-            status = excluded.status, note = excluded.note;
+        IF kinds && '{0,1,2}' THEN
+            INSERT INTO {schema}.reminders (service_id, grain_type, grain_key, partition, name, operation, key, args,
+                start_at, period_us, cron, timezone, day_match, until_at, times_left, jitter_us, next_due_at, wake_at,
+                last_fire_at, priority, action, registration, occurrence, attempts, missed_count, first_missed_at,
+                catch_up_left, status, note)
+            SELECT service, c.grain_type, c.grain_key, c.partition, c.name, c.operation, c.key, c.args,
+                c.start_at, c.period_us, c.cron, c.timezone, c.day_match, c.until_at, c.times_left, c.jitter_us,
+                c.next_due_at, c.wake_at, c.last_fire_at, c.priority, c.action, c.registration, c.occurrence, c.attempts,
+                c.missed_count, c.first_missed_at, c.catch_up_left, c.status, c.note
+            FROM unnest(changes) WITH ORDINALITY AS c
+            WHERE c.step = this_step AND c.kind IN (0, 1, 2) AND verdicts[c.member] = 0
+                AND (standing IS NULL OR c.ordinality <> ALL (standing))
+            ON CONFLICT (service_id, grain_type, grain_key, name) DO UPDATE SET
+                partition = excluded.partition, operation = excluded.operation, key = excluded.key, args = excluded.args,
+                start_at = excluded.start_at, period_us = excluded.period_us, cron = excluded.cron,
+                timezone = excluded.timezone, day_match = excluded.day_match, until_at = excluded.until_at,
+                times_left = excluded.times_left, jitter_us = excluded.jitter_us, next_due_at = excluded.next_due_at,
+                wake_at = excluded.wake_at, last_fire_at = excluded.last_fire_at, priority = excluded.priority,
+                action = excluded.action, registration = excluded.registration, occurrence = excluded.occurrence,
+                attempts = excluded.attempts, missed_count = excluded.missed_count,
+                first_missed_at = excluded.first_missed_at, catch_up_left = excluded.catch_up_left,
+                status = excluded.status, note = excluded.note;
+        END IF;
 
         IF standing IS NOT NULL THEN
             kept := kept || standing;
@@ -240,7 +253,7 @@ BEGIN
             WHERE r.ctid = c.place;
         END IF;
 
-        IF EXISTS (SELECT 1 FROM unnest(changes) AS c WHERE c.step = this_step AND c.kind = 3) THEN
+        IF 3 = ANY (kinds) THEN
             UPDATE {schema}.reminders AS r SET
                 priority = coalesce(c.priority, r.priority), action = coalesce(c.action, r.action)
             FROM (SELECT c.*, (SELECT r.ctid FROM {schema}.reminders AS r WHERE r.service_id = service
@@ -250,12 +263,14 @@ BEGIN
             WHERE r.ctid = c.place;
         END IF;
 
-        IF EXISTS (SELECT 1 FROM unnest(changes) AS c WHERE c.step = this_step AND c.kind IN (4, 5)) THEN
+        IF 4 = ANY (kinds) THEN
             DELETE FROM {schema}.reminders WHERE ctid = ANY (ARRAY (
                 SELECT (SELECT r.ctid FROM {schema}.reminders AS r WHERE r.service_id = service
                         AND r.grain_type = c.grain_type AND r.grain_key = c.grain_key AND r.name = c.name)
-                FROM unnest(changes) AS c WHERE c.step = this_step AND c.kind = 4 AND verdicts[c.member] = 0
-                UNION ALL
+                FROM unnest(changes) AS c WHERE c.step = this_step AND c.kind = 4 AND verdicts[c.member] = 0));
+        END IF;
+        IF 5 = ANY (kinds) THEN
+            DELETE FROM {schema}.reminders WHERE ctid = ANY (ARRAY (
                 SELECT r.ctid FROM unnest(changes) AS c CROSS JOIN LATERAL (
                     SELECT r.ctid FROM {schema}.reminders AS r WHERE r.service_id = service
                     AND r.grain_type = c.grain_type AND r.grain_key = c.grain_key AND r.operation = c.operation
