@@ -1,7 +1,8 @@
 """The front door of the client: call grains, and the values and errors that both sides speak."""
 
-from farro.client.blocking import BlockingClient
-from farro.client.client import Client, ClientStatistics
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from farro.client.codec import Codec
 from farro.client.errors import (
     CallCancelled,
@@ -43,6 +44,10 @@ from farro.client.reminders import (
     TickStatus,
 )
 from farro.client.streams import EventStream, StreamEvent
+
+if TYPE_CHECKING:
+    from farro.client.blocking import BlockingClient
+    from farro.client.client import Client, ClientStatistics
 
 __all__ = [
     "BlockingClient",
@@ -88,3 +93,16 @@ __all__ = [
     "UnknownOperation",
     "grain_interface",
 ]
+
+_ON_DEMAND = {
+    "BlockingClient": "farro.client.blocking",
+    "Client": "farro.client.client",
+    "ClientStatistics": "farro.client.client",
+}
+
+
+def __getattr__(name: str) -> Any:
+    # These bring the network library with them, which grain code and `farro --help` do not need.
+    if name in _ON_DEMAND:
+        return getattr(import_module(_ON_DEMAND[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

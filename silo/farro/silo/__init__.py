@@ -1,5 +1,8 @@
 """The silo: write grains, host them, test them.  Front door: import from here, not from the rooms behind."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from farro.client.errors import (
     FarroError,
     GrainDestroyed,
@@ -23,7 +26,6 @@ from farro.silo.grains.decorators import call_timeout, cancellable, oneway, oper
 from farro.silo.grains.grain import Grain
 from farro.silo.grains.registered import register_reminder
 from farro.silo.grains.subscriptions import PUBLISHER_KEY, subscribe
-from farro.silo.host import Silo
 from farro.silo.options import (
     ActivationOptions,
     OptionsError,
@@ -32,6 +34,9 @@ from farro.silo.options import (
     StreamOptions,
 )
 from farro.silo.schedules.cron import Cron
+
+if TYPE_CHECKING:
+    from farro.silo.host import Silo
 
 __all__ = [
     "PUBLISHER_KEY",
@@ -66,3 +71,10 @@ __all__ = [
     "register_reminder",
     "subscribe",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Only a program that hosts a silo pays for the network libraries behind it; `farro --help` does not.
+    if name == "Silo":
+        return import_module("farro.silo.host").Silo
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
