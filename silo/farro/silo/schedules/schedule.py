@@ -44,7 +44,11 @@ class Schedule:
 
     @classmethod
     def of_row(cls, row: ReminderRow) -> Schedule:
-        """The schedule that a stored reminder keeps."""
+        """The schedule that a stored reminder keeps; :class:`InvalidSchedule` when nobody can read it."""
+        if row.period_us is not None and row.period_us <= 0:
+            raise InvalidSchedule(f"period: {row.period_us} µs is no stored interval; it must be positive")
+        if row.cron is not None:
+            cron_of(row.cron, row.timezone, row.day_match)
         return cls(
             row.start_at,
             row.period_us,

@@ -55,7 +55,7 @@ async def test_until_between_two_instants_ends_with_the_earlier_one(world: World
 
 async def test_until_before_the_first_instant_is_refused(world: World, start: datetime) -> None:
     async with world.up():
-        with pytest.raises(GrainCallFailed, match="InvalidSchedule: until: .* is before the first tick"):
+        with pytest.raises(GrainCallFailed, match=r"InvalidSchedule: until: .* is before the first tick"):
             await schedule(world, every=s(10), until=start + s(5))
         assert await world.rows("b") == []
 
