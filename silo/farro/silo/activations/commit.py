@@ -45,6 +45,7 @@ class Committer:
         self._queue: deque[tuple[Commit, asyncio.Future[Verdict]]] = deque()
         self._running = False
         self._listeners: list[Listener] = []
+        self._lost_listeners: list[Callable[[Commit], None]] = []
         self.idle = asyncio.Event()
         self.idle.set()
         self.batches = 0
@@ -52,9 +53,14 @@ class Committer:
         self.failures = 0
         self.failures_in_a_row = 0  # batches the store did not take since it last took one
 
-    def listen(self, listener: Listener) -> None:
-        """Be told of every committed member, in commit order, before anybody waiting for it goes on."""
+    def listen(self, listener: Listener, *, lost: Callable[[Commit], None] | None = None) -> None:
+        """Be told of every committed member, in commit order, before anybody waiting for it goes on.
+
+        ``lost`` is told of every member that may or may not have been applied.
+        """
         self._listeners.append(listener)
+        if lost is not None:
+            self._lost_listeners.append(lost)
 
     @property
     def healthy(self) -> bool:
@@ -129,7 +135,10 @@ class Committer:
     ) -> None:
         self.failures += 1
         self.failures_in_a_row += 1
-        for _, future in batch:
+        for commit, future in batch:
+            if kind is CommitOutcomeUnknown:
+                for listener in self._lost_listeners:
+                    listener(commit)
             if not future.done():
                 future.set_exception(kind(text))
 

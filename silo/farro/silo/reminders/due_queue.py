@@ -267,8 +267,13 @@ class DueQueue:
         return self._by_priority and worst is not None and worst.place > priority
 
     def _worst(self) -> Entry | None:
-        worst = self._worst_waiting.first()
-        return worst if worst is not None else self._worst_due.first()
+        """What has to go first.  A stale entry stays: a page that brings it anew does not know that it is."""
+        for heap in (self._worst_waiting, self._worst_due):
+            while (worst := heap.first()) is not None:
+                if not worst.stale:
+                    return worst
+                heap.drop_first()
+        return None
 
     @staticmethod
     def _badness(entry: Entry) -> tuple[int, int, int]:

@@ -1,8 +1,9 @@
 """The bucket: which reminders are held in memory, kept true by pages of the table and by committed changes.
 
-Pure; the service does the waiting.  A page may be older than a commit that was acknowledged while the page
-was being read, so what changed meanwhile is noted and skipped.  ``until`` is how far the bucket looks ahead,
-``complete_until`` how far it is complete, by priority: every row that wakes by then is held.
+Pure; the service does the waiting.  A read may be older than a commit that was acknowledged, or whose answer
+was lost, while the read was out, so what changed after it began is noted and skipped.  ``until`` is how far
+the bucket looks ahead, ``complete_until`` how far it is complete, by priority: every row that wakes by then
+is held.
 """
 
 from __future__ import annotations
@@ -36,13 +37,16 @@ class HeldReminders:
         self._complete_until = [0 for _ in ReminderPriority]
         self.page_outdated = False  # rows of a grain vanished under a page: read another one soon
         self._reads_out = 0
-        self._changed: set[Key] = set()
-        self._changed_grains: set[GrainKey] = set()
+        self._changes = 0
+        self._changed: dict[Key, int] = {}  # the number of the last change, while a read is out
+        self._changed_grains: dict[GrainKey, int] = {}
 
     # ---- what the table says
 
-    def read_began(self) -> None:
+    def read_began(self) -> int:
+        """A mark for what the read will answer: it knows nothing of later changes."""
         self._reads_out += 1
+        return self._changes
 
     def read_over(self) -> None:
         self._reads_out -= 1
@@ -50,20 +54,24 @@ class HeldReminders:
             self._changed.clear()
             self._changed_grains.clear()
 
-    def hold_page(self, page: Page, until: int) -> None:
-        """Take the rows of a poll that was answered just now."""
+    def hold_page(self, page: Page, until: int, began: int) -> None:
+        """Take the rows of a poll that was answered just now; ``began`` is its mark."""
         self.until = until
         self._complete_until = list(page.complete_until)
         self.page_outdated = False
         for rows, aged in ((page.aged, True), (page.rows, False)):
             for row in rows:
-                if not self._outdated((row.grain_type, row.grain_key, row.name)):
+                key = (row.grain_type, row.grain_key, row.name)
+                entry = self.queue.get(key)
+                # A stale entry waits for a read of its own: a straggling commit may land behind this page.
+                if not self._outdated(key, began) and (entry is None or not entry.stale):
                     self._offer(row, aged=aged)
 
-    def hold_again(self, key: Key, row: ReminderRow | None) -> None:
+    def hold_again(self, key: Key, row: ReminderRow | None, began: int) -> None:
         """Take what the table says now of one reminder."""
-        if self._outdated(key):
+        if self._outdated(key, began):
             return
+        self._note(key)  # pages that were asked for before know less
         entry = self.queue.get(key)
         if row is None or row.wake_at is None or row.wake_at > self.until:
             self.queue.remove(key)
@@ -72,8 +80,8 @@ class HeldReminders:
         else:
             self._offer(row)
 
-    def _outdated(self, key: Key) -> bool:
-        return key in self._changed or key[:2] in self._changed_grains
+    def _outdated(self, key: Key, began: int) -> bool:
+        return max(self._changed.get(key, 0), self._changed_grains.get(key[:2], 0)) > began
 
     def _offer(self, row: ReminderRow, *, aged: bool = False) -> None:
         if row.wake_at is not None:
@@ -160,9 +168,25 @@ class HeldReminders:
                     look_up.append(self._doubt((commit.grain_type, commit.grain_key, name)))
         return look_up
 
+    def lost(self, commit: Commit) -> list[Key]:
+        """Nobody knows whether a member was applied.  Answers the reminders whose rows must be read again."""
+        if not commit.reminders and (commit.grain is None or not commit.grain.destroy):
+            return []  # only a settle: its tick or skip sees to its own entry
+        grain = (commit.grain_type, commit.grain_key)
+        names = set(self.queue.names_of(grain))
+        names |= {change.row.name for change in commit.reminders if isinstance(change, PutReminder)}
+        names |= {change.name for change in commit.reminders if isinstance(change, DeleteReminder)}
+        return [self._doubt((*grain, name)) for name in sorted(names)]
+
+    def distrust(self, entry: Entry) -> None:
+        """Nobody knows what became of the entry's commit: its row is read again before it fires."""
+        entry.stale = True
+        self._note(entry.key)
+
     def _note(self, key: Key) -> None:
         if self._reads_out:
-            self._changed.add(key)
+            self._changes += 1
+            self._changed[key] = self._changes
 
     def _settled(self, commit: Commit, settle: Settle) -> None:
         key = (commit.grain_type, commit.grain_key, settle.name)
@@ -202,7 +226,8 @@ class HeldReminders:
             if entry is not None and operation in (None, entry.row.operation):
                 self.queue.remove((*grain, name))
         if self._reads_out:
-            self._changed_grains.add(grain)
+            self._changes += 1
+            self._changed_grains[grain] = self._changes
             self.page_outdated = True
 
 

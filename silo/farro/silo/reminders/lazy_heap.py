@@ -38,3 +38,7 @@ class LazyHeap(list[tuple[tuple[int, ...], int, int, T]]):
                 return item[3]
             heapq.heappop(self)
         return None
+
+    def drop_first(self) -> None:
+        """Leave out what :meth:`first` has just answered."""
+        heapq.heappop(self)

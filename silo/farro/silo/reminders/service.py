@@ -125,7 +125,7 @@ class ReminderService:
         self._next_poll_at = 0  # schedule time
         self._warned: set[str] = set()
         self.healthy = True  # the last poll was answered
-        committer.listen(self._committed)
+        committer.listen(self._committed, lost=self._lost)
 
     # ---- life
 
@@ -284,7 +284,7 @@ class ReminderService:
         until = now + duration_us(self.options.look_ahead_window)
         limit = self.held.queue.capacity
         questions = poller.queries(until, limit, self._ownership.all(), self._ownership.partitions)
-        self.held.read_began()
+        began = self.held.read_began()
         try:
             answers = await self._provider.poll(questions)
         except StoreError as error:
@@ -304,7 +304,7 @@ class ReminderService:
             )
             self._page_full = len(page.rows) + len(page.aged) >= limit
             self.held.queue.advance(self.now())
-            self.held.hold_page(page, until)
+            self.held.hold_page(page, until, began)
             self._next_poll_at = now + duration_us(self.options.poll_interval)
             self.statistics.polls += 1
             self.healthy = True
@@ -333,10 +333,12 @@ class ReminderService:
 
     async def _read_again(self, keys: list[Key]) -> None:
         """Replace what is held of some reminders by what the table says now."""
-        self.held.read_began()
+        began = self.held.read_began()
         try:
+            # A load waits for whatever commit is still on its way, so that none lands behind these reads.
+            await self._provider.load([key[:2] for key in keys])
             for key in keys:
-                self.held.hold_again(key, await self._provider.reminder(*key))
+                self.held.hold_again(key, await self._provider.reminder(*key), began)
         except StoreError as error:
             log.error("a reminder could not be read again: %s", error)
             for key in keys:
@@ -350,13 +352,19 @@ class ReminderService:
     def _try_later(self, entry: Entry) -> None:
         """Nobody knows what became of the entry's commit: read its row again in a while."""
         if not entry.dead:
-            entry.stale = True
+            self.held.distrust(entry)
             wait_s = min(RECHECK_S * 2 ** min(self._committer.failures_in_a_row, 5), RECHECK_MAX_S)
             self.held.queue.put_back(entry, self.now() + self._loop_us(wait_s))
 
     def _loop_us(self, loop_s: float) -> int:
         """Schedule microseconds that pass in so many seconds of loop time."""
         return int(loop_s * 1e6 / self._clock.loop_seconds(1_000_000))
+
+    def _lost(self, commit: Commit) -> None:
+        """The answer to a commit of this silo was lost."""
+        look_up = self.held.lost(commit)
+        if look_up and self._running:
+            self._tasks.start(self._read_again(look_up), "read again")
 
     def _committed(self, commit: Commit, verdict: Verdict) -> None:
         """Every commit of this silo, in order, before its caller goes on."""

@@ -42,6 +42,7 @@ class Fault(Enum):
     UNAVAILABLE = "not taken"  # Unavailable; the store never hears of it
     LOST_BEFORE = "lost on the way there"  # OutcomeUnknown; the store never hears of it
     LOST_AFTER = "lost on the way back"  # OutcomeUnknown; the store has done it
+    STRAGGLES = "lands later"  # OutcomeUnknown; the store does it when somebody loads, as late as it may
 
 
 class FaultyProvider:
@@ -58,11 +59,12 @@ class FaultyProvider:
         self.batches: deque[int] = deque(maxlen=BATCHES_KEPT)
         self.policy: Callable[[str], Fault | None] = lambda verb: None
         self._orders: dict[str, deque[Fault | None]] = {}
-        self._delays: dict[str, float] = {}
+        self._delays: dict[str, tuple[float, float]] = {}
         self._frozen: dict[str, asyncio.Event] = {}
         self._waiting: Counter[str] = Counter()
         self._arrived = asyncio.Event()
         self._is_cut = False
+        self._stragglers: deque[Callable[[], Awaitable[object]]] = deque()
 
     # ---- orders
 
@@ -70,9 +72,12 @@ class FaultyProvider:
         """The next calls of ``verb`` meet these faults, one each, in order; None lets one pass."""
         self._orders.setdefault(verb, deque()).extend(faults)
 
-    def delay(self, verb: str, seconds: float) -> None:
-        """Every call of ``verb`` waits ``seconds`` of loop time before it reaches the store; 0 ends that."""
-        self._delays[verb] = seconds
+    def delay(self, verb: str, seconds: float, *, answer: float = 0.0) -> None:
+        """Calls of ``verb`` take ``seconds`` of loop time to the store and ``answer`` back; 0 ends that.
+
+        A read whose answer takes long tells what was true when the store was asked.
+        """
+        self._delays[verb] = (seconds, answer)
 
     def freeze(self, *verbs: str) -> None:
         """Calls of these verbs wait in front of the store until :meth:`thaw` or :meth:`cut`."""
@@ -91,6 +96,11 @@ class FaultyProvider:
             self._arrived.clear()
             await self._arrived.wait()
 
+    async def land(self) -> None:
+        """What straggles reaches the store now.  ``load`` and ``take`` see to it, as the contract says."""
+        while self._stragglers:
+            await self._stragglers.popleft()()
+
     def cut(self) -> None:
         """The store is out of reach for good: what waits and whatever comes is ``Unavailable``."""
         self._is_cut = True
@@ -98,8 +108,9 @@ class FaultyProvider:
 
     async def _through(self, verb: str, act: Callable[[], Awaitable[T]]) -> T:
         self.calls[verb] += 1
-        if (seconds := self._delays.get(verb, 0.0)) > 0:
-            await asyncio.sleep(seconds)
+        to_store, back = self._delays.get(verb, (0.0, 0.0))
+        if to_store > 0:
+            await asyncio.sleep(to_store)
         if (gate := self._frozen.get(verb)) is not None:
             self._waiting[verb] += 1
             self._arrived.set()
@@ -115,7 +126,14 @@ class FaultyProvider:
             raise Unavailable(f"{verb}: not taken, as ordered")
         if fault is Fault.LOST_BEFORE:
             raise OutcomeUnknown(f"{verb}: lost, as ordered")
+        if fault is Fault.STRAGGLES:
+            self._stragglers.append(act)
+            raise OutcomeUnknown(f"{verb}: on its way, as ordered")
+        if verb in ("load", "take"):
+            await self.land()
         answer = await act()
+        if back > 0:
+            await asyncio.sleep(back)
         if fault is Fault.LOST_AFTER:
             raise OutcomeUnknown(f"{verb}: the answer was lost, as ordered")
         return answer

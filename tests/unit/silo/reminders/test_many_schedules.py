@@ -142,8 +142,9 @@ class Simulation:
             return None
         chance = self.random.random()
         if verb == "commit":
-            kinds = {0.02: Fault.LOST_BEFORE, 0.04: Fault.LOST_AFTER, 0.06: Fault.UNAVAILABLE}
-            return next((fault for limit, fault in kinds.items() if chance < limit), None)
+            return {0: Fault.LOST_BEFORE, 1: Fault.LOST_AFTER, 2: Fault.STRAGGLES, 3: Fault.UNAVAILABLE}.get(
+                int(chance * 50)
+            )
         if verb in ("poll", "reminder", "load", "renew"):
             return Fault.UNAVAILABLE if chance < 0.04 else None
         return None
@@ -153,8 +154,10 @@ class Simulation:
     async def start(self) -> None:
         await self.world.start()
         self.world.store.policy = self.policy
-        self.world.store.delay("commit", self.random.choice([0.0, 0.002, 0.05]))
-        self.world.store.delay("poll", self.random.choice([0.0, 0.05]))
+        slow = self.random.choice([0.0, 0.002, 0.05])
+        self.world.store.delay("commit", slow, answer=slow)
+        for verb in ("poll", "reminder"):
+            self.world.store.delay(verb, 0.0, answer=self.random.choice([0.0, 0.05, 5.0]))
 
     async def register(self) -> None:
         for number in range(BELLS):
@@ -197,6 +200,8 @@ class Simulation:
                 self.clock.jump(s(self.random.choice([0, 0, 0.3, 8, 45, 400, 2000])))
                 await self.start()
         self.calm = True
+        for verb in ("commit", "poll", "reminder"):
+            self.world.store.delay(verb, 0.0)
         await asyncio.sleep(300)
 
     async def check(self) -> None:

@@ -8,6 +8,8 @@ from datetime import timedelta
 
 import pytest
 
+from farro.client.errors import CommitOutcomeUnknown
+from farro.client.reminders import ReminderPriority
 from farro.silo.host import Silo
 from farro.silo.reminders.service import ReminderService
 from farro.silo.testing.faulty_provider import Fault
@@ -15,6 +17,7 @@ from farro.silo.testing.virtual_time import VirtualClock
 from tests.unit.silo.kit import World, bell_row, reminder_options, s
 
 MINUTE = timedelta(minutes=1)
+CRITICAL = ReminderPriority.CRITICAL
 
 
 @pytest.fixture
@@ -188,3 +191,74 @@ async def test_one_bad_row_never_delays_another_reminder(world: World) -> None:
     assert world.fired_at() == [start + s(40)]
     assert world.rungs[0].key == "good"
     assert "payload" in str((await world.row("bad", "ring")).note)
+
+
+# ---- answers that are lost
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_AFTER, Fault.STRAGGLES], ids=lambda fault: fault.name)
+async def test_a_page_older_than_a_commit_whose_answer_was_lost_does_not_deliver_twice(
+    world: World, fault: Fault
+) -> None:
+    """The page is read at 60 s and arrives at 80 s; the tick at 61 s commits and nobody hears of it."""
+    start = world.clock.at()
+    await world.write(bell_row("b", start + s(61), period=s(600)))
+    await asyncio.sleep(55)
+    world.store.delay("poll", 0.0, answer=20.0)
+    world.store.fail("commit", fault)
+    await asyncio.sleep(60)
+    assert world.fired_at() == [start + s(61)]
+    assert await world.rung("b") == 1
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_AFTER, Fault.STRAGGLES], ids=lambda fault: fault.name)
+async def test_a_cancel_whose_answer_was_lost_is_found_out_before_the_tick(
+    world: World, fault: Fault
+) -> None:
+    await world.do("b", lambda bell: bell.schedule(bell.ring, after=s(10)))
+    world.store.fail("commit", fault)
+    with pytest.raises(CommitOutcomeUnknown):
+        await world.do("b", lambda bell: bell.unschedule("ring"))
+    await asyncio.sleep(60)
+    assert (await world.rows("b"), world.rungs) == ([], [])
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_AFTER, Fault.STRAGGLES], ids=lambda fault: fault.name)
+async def test_a_registration_whose_answer_was_lost_fires_on_time_at_its_new_instant(
+    world: World, fault: Fault
+) -> None:
+    start = world.clock.at()
+    await world.do("b", lambda bell: bell.schedule(bell.ring, after=s(5)))
+    world.store.fail("commit", fault)
+    with pytest.raises(CommitOutcomeUnknown):
+        await world.do("b", lambda bell: bell.schedule(bell.ring, after=s(12)))
+    await asyncio.sleep(20)
+    assert world.fired_at() == [start + s(12)]
+
+
+async def test_a_destroy_whose_answer_was_lost_leaves_no_tick(world: World) -> None:
+    await world.do("b", lambda bell: bell.schedule(bell.ring, every=s(5)))
+    world.store.fail("commit", Fault.LOST_AFTER)
+    with pytest.raises(CommitOutcomeUnknown):
+        await world.do("b", lambda bell: bell.destroy())
+    await asyncio.sleep(60)
+    assert world.rungs == []
+
+
+async def test_an_entry_of_unknown_fate_keeps_its_place_in_a_full_bucket(virtual: VirtualClock) -> None:
+    """Evicted, it would come back with a page that does not know of the straggling commit."""
+    world = World(virtual, options=reminder_options(base_bucket_size=4))
+    async with world.up():
+        start = virtual.at()
+        await world.write(bell_row("b", start + s(40), period=s(600), priority=2))
+        await asyncio.sleep(39)
+        world.store.fail("commit", Fault.STRAGGLES)
+        await asyncio.sleep(1.01)
+        world.handler = lambda bell: asyncio.sleep(0.01)
+        for number in range(8):  # critical ones crowd the bucket; the page of each poll has the old row
+            await world.do(
+                f"c{number}", lambda bell: bell.schedule(bell.ring, after=s(0.1), priority=CRITICAL)
+            )
+        await asyncio.sleep(120)
+        assert [rung.tick.occurrence for rung in world.rungs if rung.key == "b"] == [1]
+        assert await world.rung("b") == 1
