@@ -11,14 +11,31 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from datetime import datetime, timedelta
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from farro.client.client import CONNECT_TIMEOUT_S, HEARTBEAT_S, TIMEOUT_S, Client, ClientStatistics
 from farro.client.errors import SiloUnavailable
 from farro.client.identity import Key
 from farro.client.interface import MethodSpec
+from farro.client.management import HISTORY_PAGE, PAGE, GrainLike, Reminders
+from farro.client.reminders import (
+    MissedReminderAction,
+    PastTick,
+    ReminderCounts,
+    ReminderListing,
+    ReminderPriority,
+    ReminderQuery,
+    ReminderStatus,
+)
+
+if TYPE_CHECKING:
+    from farro.client.management import CronLike
+
+_Statuses = list[ReminderStatus]  # named here because BlockingReminders has a method called list
+_PastTicks = list[PastTick]
 
 R = TypeVar("R")
 
@@ -64,6 +81,11 @@ class BlockingClient:
     ) -> Any:
         """As :meth:`Client.call`."""
         return self._wait(self._client.call(grain_type, grain_key, method, *args, timeout=timeout, **kwargs))
+
+    @property
+    def reminders(self) -> BlockingReminders:
+        """As :attr:`Client.reminders`, with results instead of awaitables and plain iterators."""
+        return BlockingReminders(self)
 
     def statistics(self) -> ClientStatistics:
         return self._client.statistics()
@@ -122,6 +144,117 @@ class BlockingClient:
             raise
         except concurrent.futures.CancelledError:
             raise SiloUnavailable("the client was closed while the call was out") from None
+
+
+class BlockingReminders:
+    """:class:`~farro.client.management.Reminders` without ``async``: the same verbs, values and errors."""
+
+    def __init__(self, owner: BlockingClient) -> None:
+        self._owner = owner
+        self._reminders = Reminders(owner._client)
+
+    def register_or_update(
+        self,
+        grain: GrainLike,
+        name: str,
+        due: timedelta | datetime | None = None,
+        period: timedelta | None = None,
+        *,
+        cron: str | CronLike | None = None,
+        timezone: str | None = None,
+        priority: ReminderPriority = ReminderPriority.NORMAL,
+        action: MissedReminderAction | None = None,
+    ) -> None:
+        """Register a named reminder of a grain, or move it."""
+        self._owner._wait(
+            self._reminders.register_or_update(
+                grain, name, due, period, cron=cron, timezone=timezone, priority=priority, action=action
+            )
+        )
+
+    def unregister(self, grain: GrainLike, name: str) -> None:
+        """Cancel a reminder at once.  Absent: no error."""
+        self._owner._wait(self._reminders.unregister(grain, name))
+
+    def get(self, grain: GrainLike, name: str) -> ReminderStatus | None:
+        """One reminder by its full name."""
+        return self._owner._wait(self._reminders.get(grain, name))
+
+    def list(self, query: ReminderQuery | None = None) -> Iterator[ReminderListing]:
+        """Every reminder that fits, by grain and name; a page is fetched when the one before is used up."""
+        return self._each(self._reminders.list(query))
+
+    def upcoming(self, horizon: timedelta) -> Iterator[ReminderListing]:
+        """What is due within ``horizon``, by due time; what is overdue comes first and is marked."""
+        return self._each(self._reminders.upcoming(horizon))
+
+    def count_all(self, query: ReminderQuery | None = None) -> ReminderCounts:
+        """How many reminders there are, by priority and status."""
+        return self._owner._wait(self._reminders.count_all(query))
+
+    def history(
+        self, grain: GrainLike | None = None, name: str | None = None, limit: int = HISTORY_PAGE
+    ) -> _PastTicks:
+        """The last ticks the answering silo remembers, newest first."""
+        return self._owner._wait(self._reminders.history(grain, name, limit))
+
+    def list_for_grain(self, grain: GrainLike) -> _Statuses:
+        """Every reminder of one grain, by name."""
+        return self._owner._wait(self._reminders.list_for_grain(grain))
+
+    def set_priority(self, grain: GrainLike, name: str, priority: ReminderPriority) -> None:
+        """Rank a reminder differently from now on."""
+        self._owner._wait(self._reminders.set_priority(grain, name, priority))
+
+    def set_action(self, grain: GrainLike, name: str, action: MissedReminderAction) -> None:
+        """What becomes of missed occurrences from now on."""
+        self._owner._wait(self._reminders.set_action(grain, name, action))
+
+    def repair(self, grain: GrainLike, name: str) -> None:
+        """Put a reminder back on its grid."""
+        self._owner._wait(self._reminders.repair(grain, name))
+
+    def delete(self, grain: GrainLike, name: str) -> None:
+        """Delete a reminder at once.  Absent: no error."""
+        self._owner._wait(self._reminders.delete(grain, name))
+
+    def pause(self, grain: GrainLike, name: str, note: str | None = None) -> None:
+        """Fire nothing until :meth:`resume`; the note says why."""
+        self._owner._wait(self._reminders.pause(grain, name, note))
+
+    def resume(self, grain: GrainLike, name: str, note: str | None = None) -> None:
+        """Go on with the next grid instant after now."""
+        self._owner._wait(self._reminders.resume(grain, name, note))
+
+    def pause_all(self, query: ReminderQuery, note: str | None = None) -> int:
+        """Pause every scheduled reminder that fits; how many."""
+        return self._owner._wait(self._reminders.pause_all(query, note))
+
+    def resume_all(self, query: ReminderQuery, note: str | None = None) -> int:
+        """Resume everything that fits and is paused or failed; how many."""
+        return self._owner._wait(self._reminders.resume_all(query, note))
+
+    def delete_all(self, query: ReminderQuery) -> int:
+        """Delete everything that fits; how many."""
+        return self._owner._wait(self._reminders.delete_all(query))
+
+    def trigger_now(self, grain: GrainLike, name: str) -> None:
+        """Fire once now; the grid stays."""
+        self._owner._wait(self._reminders.trigger_now(grain, name))
+
+    def _each(self, listings: AsyncGenerator[ReminderListing]) -> Iterator[ReminderListing]:
+        while chunk := self._owner._wait(_next(listings, PAGE)):
+            yield from chunk
+
+
+async def _next(listings: AsyncGenerator[R], count: int) -> list[R]:
+    """At most ``count`` more items; none at the end."""
+    found: list[R] = []
+    async for item in listings:
+        found.append(item)
+        if len(found) == count:
+            break
+    return found
 
 
 class _Waiting:

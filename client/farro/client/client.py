@@ -24,6 +24,7 @@ from farro.client.dialing import dial, gateway_url
 from farro.client.errors import CallTimeout, FarroError, Overloaded, SiloStopping, SiloUnavailable
 from farro.client.identity import GrainId, Key, canonical_key
 from farro.client.interface import MethodSpec, interface_of
+from farro.client.management import Reminders
 from farro.client.reference import Caller, checked_timeout, reference
 from farro.client.streams import After, EventStream
 
@@ -166,6 +167,11 @@ class Client:
         consumed when the next one is asked for, so after a crash the last one may come again.
         """
         return EventStream(self._caller, name, consumer=consumer, after=after, is_open=self._is_open)
+
+    @property
+    def reminders(self) -> Reminders:
+        """The reminders of every grain: set, look at and operate them from outside.  Contacts nobody."""
+        return Reminders(self)
 
     def _is_open(self) -> bool:
         return self._state == "open"

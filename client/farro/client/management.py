@@ -6,7 +6,8 @@ what is already queued and while a handler runs, and wake no grain.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -48,6 +49,14 @@ _PageKey = list[str | int] | None
 
 GrainLike = Any
 """A reference, a :class:`GrainId`, or the text ``TYPE/KEY``."""
+
+
+@dataclass(frozen=True, slots=True)
+class BulkPage:
+    """What one call of a bulk verb did: how many reminders it changed, and where to go on (None: done)."""
+
+    changed: int
+    next_page: list[str | int] | None
 
 
 @grain_interface("farro.reminders")
@@ -98,11 +107,15 @@ class ManagementApi(Protocol):
 
     async def resume(self, grain_type: str, grain_key: str, name: str, note: str | None) -> None: ...
 
-    async def pause_all(self, query: ReminderQuery, note: str | None) -> int: ...
+    async def pause_all(
+        self, query: ReminderQuery, note: str | None, page: list[str | int] | None
+    ) -> BulkPage: ...
 
-    async def resume_all(self, query: ReminderQuery, note: str | None) -> int: ...
+    async def resume_all(
+        self, query: ReminderQuery, note: str | None, page: list[str | int] | None
+    ) -> BulkPage: ...
 
-    async def delete_all(self, query: ReminderQuery) -> int: ...
+    async def delete_all(self, query: ReminderQuery, page: list[str | int] | None) -> BulkPage: ...
 
     async def trigger_now(self, grain_type: str, grain_key: str, name: str) -> None: ...
 
@@ -162,7 +175,7 @@ class Reminders:
         at = _id(grain)
         return await self._api.get(at.type, at.key, name)
 
-    async def list(self, query: ReminderQuery | None = None) -> AsyncIterator[ReminderListing]:
+    async def list(self, query: ReminderQuery | None = None) -> AsyncGenerator[ReminderListing]:
         """Every reminder that fits, by grain and name, page by page."""
         page: _PageKey = None
         while True:
@@ -173,7 +186,7 @@ class Reminders:
             if page is None:
                 return
 
-    async def upcoming(self, horizon: timedelta) -> AsyncIterator[ReminderListing]:
+    async def upcoming(self, horizon: timedelta) -> AsyncGenerator[ReminderListing]:
         """What is due within ``horizon``, by due time; what is overdue comes first and is marked."""
         page: _PageKey = None
         while True:
@@ -191,7 +204,10 @@ class Reminders:
     async def history(
         self, grain: GrainLike | None = None, name: str | None = None, limit: int = HISTORY_PAGE
     ) -> _PastTicks:
-        """The last ticks the answering silo remembers (at most 1,000, since its start), newest first."""
+        """The last ticks the answering silo remembers, newest first; at most 200 in one answer.
+
+        It keeps the last 1,000 since its start.
+        """
         at = None if grain is None else _id(grain)
         return await self._api.history(
             None if at is None else at.type, None if at is None else at.key, name, limit
@@ -206,15 +222,17 @@ class Reminders:
     # ---- operate
 
     async def set_priority(self, grain: GrainLike, name: str, priority: ReminderPriority) -> None:
+        """Rank a reminder differently from now on, also one that is due and waits."""
         at = _id(grain)
         await self._api.set_priority(at.type, at.key, name, ReminderPriority(priority))
 
     async def set_action(self, grain: GrainLike, name: str, action: MissedReminderAction) -> None:
+        """What becomes of missed occurrences from now on."""
         at = _id(grain)
         await self._api.set_action(at.type, at.key, name, MissedReminderAction(action))
 
     async def repair(self, grain: GrainLike, name: str) -> None:
-        """Put a reminder back on its grid: the next instant after now is owed, attempts start anew."""
+        """Put a reminder back on its grid: the next instant after now is owed (a one-shot's own), untried."""
         at = _id(grain)
         await self._api.repair(at.type, at.key, name)
 
@@ -229,26 +247,43 @@ class Reminders:
         await self._api.pause(at.type, at.key, name, note)
 
     async def resume(self, grain: GrainLike, name: str, note: str | None = None) -> None:
-        """Go on with the next grid instant after now.  Also revives a failed reminder."""
+        """Go on with the next grid instant after now; a one-shot whose instant passed fires at once.
+
+        Also revives a failed reminder.  One whose grid has ended meanwhile (``until=``) is gone.
+        """
         at = _id(grain)
         await self._api.resume(at.type, at.key, name, note)
 
     async def pause_all(self, query: ReminderQuery, note: str | None = None) -> int:
-        """Pause everything that fits; how many."""
-        return await self._api.pause_all(query, note)
+        """Pause every scheduled reminder that fits; how many.  Page by page: a failure leaves some done."""
+        return await _bulk(lambda page: self._api.pause_all(query, note, page))
 
     async def resume_all(self, query: ReminderQuery, note: str | None = None) -> int:
-        """Resume everything that fits and is paused or failed; how many."""
-        return await self._api.resume_all(query, note)
+        """Resume everything that fits and is paused or failed; how many.  The unreadable stay failed."""
+        return await _bulk(lambda page: self._api.resume_all(query, note, page))
 
     async def delete_all(self, query: ReminderQuery) -> int:
         """Delete everything that fits; how many."""
-        return await self._api.delete_all(query)
+        return await _bulk(lambda page: self._api.delete_all(query, page))
 
     async def trigger_now(self, grain: GrainLike, name: str) -> None:
-        """Fire once now, beside the schedule; the grid stays.  A one-shot is consumed by it."""
+        """Fire once now; the grid stays.  A one-shot is consumed by it, a failed reminder revived.
+
+        What is overdue and has not begun is what fires.  Paused: :class:`InvalidSchedule`.
+        """
         at = _id(grain)
         await self._api.trigger_now(at.type, at.key, name)
+
+
+async def _bulk(change: Callable[[_PageKey], Awaitable[BulkPage]]) -> int:
+    page: _PageKey = None
+    changed = 0
+    while True:
+        answer = await change(page)
+        changed += answer.changed
+        page = answer.next_page
+        if page is None:
+            return changed
 
 
 def _id(grain: GrainLike) -> GrainId:

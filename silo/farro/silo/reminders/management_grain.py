@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from farro.client.identity import GrainId
+from farro.client.management import BulkPage
 from farro.client.reminders import (
     MissedReminderAction,
     PastTick,
@@ -51,23 +52,23 @@ class ReminderManagement(Grain, name="farro.reminders"):
 
     @readonly
     async def get(self, grain_type: str, grain_key: str, name: str) -> ReminderStatus | None:
-        return await self._desk.get(GrainId(grain_type, grain_key), name)
+        return await self._desk.look.get(GrainId(grain_type, grain_key), name)
 
     @readonly
     async def list_for_grain(self, grain_type: str, grain_key: str) -> list[ReminderStatus]:
-        return await self._desk.list_for_grain(GrainId(grain_type, grain_key))
+        return await self._desk.look.list_for_grain(GrainId(grain_type, grain_key))
 
     @readonly
     async def upcoming(self, horizon: timedelta, limit: int, page: list[str | int] | None) -> ReminderPage:
-        return await self._desk.upcoming(horizon, limit, page)
+        return await self._desk.look.upcoming(horizon, limit, page)
 
     @readonly
     async def list_page(self, query: ReminderQuery, limit: int, page: list[str | int] | None) -> ReminderPage:
-        return await self._desk.list_page(query, limit, page)
+        return await self._desk.look.list_page(query, limit, page)
 
     @readonly
     async def count(self, query: ReminderQuery) -> ReminderCounts:
-        return await self._desk.count(query)
+        return await self._desk.look.count(query)
 
     @readonly
     async def set_priority(
@@ -98,16 +99,20 @@ class ReminderManagement(Grain, name="farro.reminders"):
         await self._desk.resume(GrainId(grain_type, grain_key), name, note)
 
     @readonly
-    async def pause_all(self, query: ReminderQuery, note: str | None) -> int:
-        return await self._desk.pause_all(query, note)
+    async def pause_all(
+        self, query: ReminderQuery, note: str | None = None, page: list[str | int] | None = None
+    ) -> BulkPage:
+        return await self._desk.pause_all(query, note, page)
 
     @readonly
-    async def resume_all(self, query: ReminderQuery, note: str | None) -> int:
-        return await self._desk.resume_all(query, note)
+    async def resume_all(
+        self, query: ReminderQuery, note: str | None = None, page: list[str | int] | None = None
+    ) -> BulkPage:
+        return await self._desk.resume_all(query, note, page)
 
     @readonly
-    async def delete_all(self, query: ReminderQuery) -> int:
-        return await self._desk.delete_all(query)
+    async def delete_all(self, query: ReminderQuery, page: list[str | int] | None = None) -> BulkPage:
+        return await self._desk.delete_all(query, page)
 
     @readonly
     async def trigger_now(self, grain_type: str, grain_key: str, name: str) -> None:

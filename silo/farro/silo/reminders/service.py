@@ -123,6 +123,8 @@ class ReminderService:
         self._polled_at = float("-inf")  # loop time
         self._page_full = False  # the last page brought as many rows as it might
         self._next_poll_at = 0  # schedule time
+        self._poll_asked = False  # what was asked for while a page is out wants another one
+        self._begun: set[TickInFlight] = set()  # ticks whose turns have begun and not ended
         self._warned: set[str] = set()
         self.healthy = True  # the last poll was answered
         committer.listen(self._committed, lost=self._lost)
@@ -256,13 +258,13 @@ class ReminderService:
 
     def poll_soon(self) -> None:
         """Read a page at the next opportunity: rows changed in ways no commit of this silo told."""
-        self._next_poll_at = 0
+        self._poll_asked = True
         self._kick()
 
     def _wants_poll(self, now: int) -> bool:
         if self._polling:
             return False
-        if now >= self._next_poll_at or self.held.page_outdated:
+        if now >= self._next_poll_at or self.held.page_outdated or self._poll_asked:
             return True
         return self._loop.time() >= self._refill_when(now)
 
@@ -278,6 +280,7 @@ class ReminderService:
     async def _poll(self) -> None:
         """Read one page and hold what it says.  A store that does not answer is asked again."""
         self._polling = True
+        self._poll_asked = False
         self._polled_at = self._loop.time()
         self._adapt()
         now = self.now()
@@ -501,10 +504,18 @@ class ReminderService:
         is_next = tick.chosen or not self.held.queue.parked
         tick.chosen = False
         if is_next and self._store_keeps_up() and self.permits.take(tick, self._loop.time()):
+            self._begun.add(tick)
             return Admission.START
         self.held.queue.park(tick.entry, partial(self._go_on, tick))
         self._kick()
         return Admission.WAIT
+
+    def has_begun(self, row: ReminderRow) -> bool:
+        """A turn for the occurrence that the row owes runs, or waits for its commit."""
+        wanted = (row.grain_type, row.grain_key, row.name, row.registration, row.occurrence)
+        return any(
+            (*tick.entry.key, tick.row.registration, tick.row.occurrence) == wanted for tick in self._begun
+        )
 
     def _go_on(self, tick: TickInFlight) -> None:
         """A permit is free, and the tick is the one to have it."""
@@ -541,6 +552,7 @@ class ReminderService:
     def _tick_over(self, tick: TickInFlight, error: FarroError | None) -> None:
         """The tick's turn has ended.  When it committed, the listener has already moved the entry."""
         self.permits.give_back(tick)
+        self._begun.discard(tick)
         if error is None:
             if tick.began_at:
                 self._delivered(tick)
