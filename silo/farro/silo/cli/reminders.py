@@ -1,196 +1,265 @@
-"""``farro reminders``: what grains have scheduled."""
+"""``farro reminders``: what grains have scheduled, and how operators change it."""
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from datetime import timedelta
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
-from farro.client.clock import SystemClock
-from farro.client.errors import FarroError
-from farro.client.identity import GrainId
-from farro.client.reminders import MissedReminderAction, ReminderPriority, ReminderStatus
-from farro.providers.errors import BadStoreUrl, StoreError
-from farro.providers.opening import open_provider
-from farro.providers.rows import ReminderFilter
+from farro.client.reminders import ReminderListing
 from farro.silo.cli import options as given
-from farro.silo.cli.call import CONNECT_TIMEOUT_S, ask
-from farro.silo.cli.failing import BadUsage, Failed, one_line
-from farro.silo.grains.reminder_rows import status_of
+from farro.silo.cli import reminders_operate as operate
+from farro.silo.cli import reminders_show as show
+from farro.silo.cli.failing import Failed, one_line
+from farro.silo.cli.reminders_source import Source, grain_of, of_silo, readable, reminder_of, run, source
+from farro.silo.cli.reminders_words import filters, length, query_of
+from farro.silo.reminders.management_reading import PAGE_MAX
 
 LIMIT = 1_000
 LIMIT_MAX = 1_000_000
-PAGE = 500  # rows in one read of the store
-MANAGEMENT = ("farro.reminders", "cli", "list_for_grain")
+HISTORY = 20
 
-
-@click.group()
-def reminders() -> None:
-    """Look at the reminders of grains."""
-
-
-@reminders.command("list")
-@click.argument("grain_type", metavar="TYPE")
-@click.argument("grain_key", metavar="KEY")
-@given.silo_url
-@click.option(
-    "--store",
-    metavar="URL",
-    envvar="FARRO_STORE",
-    show_default="ask the silo",
-    help="Read this store instead; nothing is written, a missing store is not made.",
+_json = click.option(
+    "--json", "as_json", is_flag=True, show_default="off", help="A JSON document instead of a table."
 )
-@given.service_id
-@click.option("--json", "as_json", is_flag=True, show_default="off", help="A JSON array instead of a table.")
-@click.option(
+_limit = click.option(
     "--limit",
     type=click.IntRange(1, LIMIT_MAX),
     default=LIMIT,
     show_default=True,
     help="How many reminders are shown.",
 )
+
+
+@click.group()
+def reminders() -> None:
+    """Look at the reminders of grains, and operate them.
+
+    Changes act at once, also on what is queued or while a handler runs, and wake no grain.
+    """
+
+
+@reminders.command("list", short_help="Print reminders by grain and name.")
+@click.argument("grain_type", metavar="[TYPE", required=False)
+@click.argument("grain_key", metavar="[KEY]]", required=False)
+@filters
+@readable
+@_json
+@_limit
 @click.pass_context
 def list_command(
     context: click.Context,
-    grain_type: str,
-    grain_key: str,
+    /,
+    grain_type: str | None,
+    grain_key: str | None,
+    silo_url: str,
+    store: str | None,
+    service_id: str,
+    as_json: bool,
+    limit: int,
+    **words: Any,
+) -> None:
+    """Print reminders by grain and name: all, those of a TYPE, or those of the grain TYPE/KEY.
+
+    An option on the command line beats one from the environment; where --silo and --store are equals, the
+    silo is asked.  The store of a running silo may be read at any time.
+    """
+    if grain_type is not None and grain_key is not None:
+        grain_of(grain_type, grain_key)
+    query = query_of(grain_type, grain_key, **words)
+    columns = show.COLUMNS if grain_key is not None else show.GRAIN_COLUMNS
+    nothing = "no reminder fits"
+    if grain_key is not None and not any(words.values()):
+        nothing = f"{one_line(str(grain_type))}/{one_line(grain_key)} has no reminders"
+    found = source(context, silo_url, store, service_id)
+
+    async def work() -> None:
+        async with found as reading:
+            await _print(reading.list(query), columns, nothing, as_json=as_json, limit=limit)
+
+    run(work())
+
+
+@reminders.command(short_help="Print what is due soon.")
+@click.option(
+    "--within",
+    metavar="LENGTH",
+    callback=length,
+    default="1h",
+    show_default=True,
+    help="How far ahead: 90s, 15m, 1h30m, 2d, 1w.",
+)
+@readable
+@_json
+@_limit
+@click.pass_context
+def upcoming(
+    context: click.Context,
+    within: timedelta,
     silo_url: str,
     store: str | None,
     service_id: str,
     as_json: bool,
     limit: int,
 ) -> None:
-    """Print the reminders of the grain TYPE/KEY, by name.
+    """Print what is due soon, by due time; what is overdue comes first."""
+    found = source(context, silo_url, store, service_id)
 
-    An option on the command line beats one from the environment; where --silo and --store are equals, the
-    silo is asked.  The store of a running silo may be read at any time.
-    """
-    try:
-        GrainId(grain_type, grain_key)
-    except FarroError as error:
-        raise BadUsage(one_line(str(error))) from None
-    if store is not None and _prefers_store(context):
-        found = asyncio.run(_from_store(store, service_id, grain_type, grain_key, limit + 1))
+    async def work() -> None:
+        async with found as reading:
+            listings = reading.upcoming(within)
+            await _print(listings, show.GRAIN_COLUMNS, "nothing is due", as_json=as_json, limit=limit)
+
+    run(work())
+
+
+async def _print(
+    listings: AsyncGenerator[ReminderListing],
+    columns: tuple[str, ...],
+    nothing: str,
+    *,
+    as_json: bool,
+    limit: int,
+) -> None:
+    """Write listings as they come."""
+    writer: show.Writer = show.JsonArray() if as_json else show.Table(columns)
+    fields: Callable[[ReminderListing], dict[str, Any]] = (
+        show.listing_fields if as_json else show.listing_columns
+    )
+    count = 0
+    async with aclosing(listings):
+        async for listing in listings:
+            if count == limit:
+                writer.end()
+                click.echo(f"there are more; --limit {limit} were shown", err=True)
+                return
+            writer.add(fields(listing))
+            count += 1
+    if count or as_json:
+        writer.end()
     else:
-        found = asyncio.run(_from_silo(silo_url, grain_type, grain_key))
-    rows = [_row(status) for status in found[:limit]]
-    if as_json:
-        click.echo(json.dumps(rows, indent=2))
-    elif rows:
-        _print_table(rows)
-    else:
-        click.echo(f"{one_line(grain_type)}/{one_line(grain_key)} has no reminders", err=True)
-    if len(found) > limit:
-        click.echo(f"there are more; --limit {limit} were shown", err=True)
+        click.echo(nothing, err=True)
 
 
-def _prefers_store(context: click.Context) -> bool:
-    """A flag beats the environment, the environment beats the default; between equals the silo."""
-    order = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT)
-    silo = context.get_parameter_source("silo_url") or ParameterSource.DEFAULT
-    store = context.get_parameter_source("store") or ParameterSource.DEFAULT
-    return order.index(store) < order.index(silo)
+@reminders.command(short_help="Count reminders by priority and status.")
+@click.argument("grain_type", metavar="[TYPE", required=False)
+@click.argument("grain_key", metavar="[KEY]]", required=False)
+@filters
+@readable
+@_json
+@click.pass_context
+def count(
+    context: click.Context,
+    /,
+    grain_type: str | None,
+    grain_key: str | None,
+    silo_url: str,
+    store: str | None,
+    service_id: str,
+    as_json: bool,
+    **words: Any,
+) -> None:
+    """Count reminders by priority and status: all, those of a TYPE, or those of the grain TYPE/KEY."""
+    query = query_of(grain_type, grain_key, **words)
+    found = source(context, silo_url, store, service_id)
 
-
-async def _from_silo(silo_url: str, grain_type: str, grain_key: str) -> list[Any]:
-    found = await ask(silo_url, CONNECT_TIMEOUT_S, *MANAGEMENT, [grain_type, grain_key])
-    return list(found)
-
-
-async def _from_store(
-    url: str, service_id: str, grain_type: str, grain_key: str, limit: int
-) -> list[ReminderStatus]:
-    """Read the rows themselves, page by page, without a silo."""
-    try:
-        provider = open_provider(url, service_id=service_id, read_only=True)
-        if url.lower().startswith("memory:"):
-            raise Failed(f"--store: {one_line(url)} lives inside its silo; ask that silo with --silo")
-        await provider.open(SystemClock().now())
-        try:
-            return [status async for status in _pages(provider, grain_type, grain_key, limit)]
-        finally:
-            await provider.close()
-    except BadStoreUrl as error:
-        raise BadUsage(f"--store: {one_line(str(error))}") from None
-    except StoreError as error:
-        raise Failed(f"--store: {one_line(str(error))}") from None
-
-
-async def _pages(provider: Any, grain_type: str, grain_key: str, limit: int) -> AsyncIterator[ReminderStatus]:
-    where = ReminderFilter(grain_type=grain_type, grain_key=grain_key)
-    after: tuple[str, str, str] | None = None
-    left = limit
-    while left > 0:
-        page = await provider.list_reminders(where, min(left, PAGE), after)
-        for row in page:
-            yield status_of(row)
-        if len(page) < min(left, PAGE):
+    async def work() -> None:
+        async with found as reading:
+            counts = await reading.count_all(query)
+        groups = [
+            {"priority": each.priority.name, "status": each.status, "count": each.count}
+            for each in counts.groups
+        ]
+        if as_json:
+            click.echo(json.dumps({"total": counts.total, "groups": groups}, indent=2))
             return
-        left -= len(page)
-        after = (page[-1].grain_type, page[-1].grain_key, page[-1].name)
+        table = show.Table(("priority", "status", "count"))
+        for each in groups:
+            table.add(each)
+        table.add({"priority": "all", "status": "", "count": counts.total})
+        table.end()
+
+    run(work())
 
 
-# ---- showing
+@reminders.command("show", short_help="Print everything about one reminder.")
+@click.argument("grain_type", metavar="TYPE")
+@click.argument("grain_key", metavar="KEY")
+@click.argument("name", metavar="NAME")
+@readable
+@_json
+@click.pass_context
+def show_command(
+    context: click.Context,
+    grain_type: str,
+    grain_key: str,
+    name: str,
+    silo_url: str,
+    store: str | None,
+    service_id: str,
+    as_json: bool,
+) -> None:
+    """Print everything about one reminder."""
+    grain, name = reminder_of(grain_type, grain_key, name)
+    found = source(context, silo_url, store, service_id)
 
-_COLUMNS = ("name", "next run", "schedule", "priority", "missed", "status", "note")
+    async def look(reading: Source) -> dict[str, Any]:
+        status = await reading.get(grain, name)
+        if status is None:
+            raise Failed(f"{one_line(str(grain))} has no reminder {one_line(name)}")
+        return {"grain_type": grain.type, "grain_key": grain.key, **show.status_fields(status)}
 
+    async def work() -> None:
+        async with found as reading:
+            fields = await look(reading)
+        if as_json:
+            click.echo(json.dumps(fields, indent=2))
+            return
+        for field, value in fields.items():
+            if value is not None:
+                click.echo(f"{field:<16}  {one_line(str(value))}")
 
-def _row(status: ReminderStatus | Mapping[str, Any]) -> dict[str, Any]:
-    """One reminder with plain values, whether it came as an object from the store or as fields by wire."""
-    get: Callable[[str], Any] = (
-        status.__getitem__ if isinstance(status, Mapping) else lambda name: getattr(status, name)
-    )
-    return {
-        "name": get("name"),
-        "operation": get("operation"),
-        "key": get("key"),
-        "status": get("status"),
-        "next_run_at": _iso(get("next_run_at")),
-        "interval_seconds": get("interval_seconds"),
-        "cron": get("cron"),
-        "timezone": get("timezone"),
-        "priority": ReminderPriority(get("priority")).name,
-        "action": MissedReminderAction(get("missed_policy")).name,
-        "occurrence": get("occurrence"),
-        "last_fired_at": _iso(get("last_fired_at")),
-        "missed_count": get("missed_count"),
-        "attempts": get("attempts"),
-        "note": get("note"),
-    }
-
-
-def _iso(instant: datetime | None) -> str | None:
-    return None if instant is None else instant.isoformat().replace("+00:00", "Z")
-
-
-def _cells(row: dict[str, Any]) -> list[str]:
-    if row["cron"] is not None:
-        schedule = f"{row['cron']} {row['timezone']}"
-    elif row["interval_seconds"] is not None:
-        schedule = f"every {row['interval_seconds']:g} s"
-    else:
-        schedule = "once"
-    missed = f"{row['action']}, {row['missed_count']} passed over" if row["missed_count"] else row["action"]
-    texts = (
-        row["name"],
-        row["next_run_at"] or "-",
-        schedule,
-        row["priority"],
-        missed,
-        row["status"],
-        row["note"],
-    )
-    return [one_line(text or "") for text in texts]
+    run(work())
 
 
-def _print_table(rows: Sequence[dict[str, Any]]) -> None:
-    """Columns as wide as their widest cell; nothing is cut, so that lines can be searched and piped."""
-    lines = [list(_COLUMNS), *(_cells(row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(_COLUMNS))]
-    for line in lines:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+@reminders.command(short_help="Print the last ticks of a silo.")
+@click.argument("grain_type", metavar="[TYPE", required=False)
+@click.argument("grain_key", metavar="KEY", required=False)
+@click.argument("name", metavar="[NAME]]", required=False)
+@given.silo_url
+@_json
+@click.option(
+    "--limit",
+    type=click.IntRange(1, PAGE_MAX),
+    default=HISTORY,
+    show_default=True,
+    help="How many ticks are shown.",
+)
+def history(
+    grain_type: str | None, grain_key: str | None, name: str | None, silo_url: str, as_json: bool, limit: int
+) -> None:
+    """Print the last ticks that the silo remembers, newest first: all, of a grain, or of one reminder."""
+    if grain_type is not None and grain_key is None:
+        raise click.UsageError("a grain is named by TYPE and KEY")
+    grain = None if grain_type is None or grain_key is None else grain_of(grain_type, grain_key)
+
+    async def work() -> None:
+        async with of_silo(silo_url) as reminders:
+            ticks = await reminders.history(grain, name, limit)
+        writer: show.Writer = show.JsonArray() if as_json else show.Table(show.TICK_COLUMNS)
+        for tick in ticks:
+            writer.add(show.tick_fields(tick) if as_json else show.tick_columns(tick))
+        if ticks or as_json:
+            writer.end()
+        else:
+            click.echo("no tick is remembered", err=True)
+
+    run(work())
+
+
+for command in operate.COMMANDS:
+    reminders.add_command(command)
