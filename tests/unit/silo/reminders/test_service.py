@@ -9,7 +9,6 @@ from datetime import timedelta
 import pytest
 
 from farro.client.errors import CommitOutcomeUnknown
-from farro.client.reminders import ReminderPriority
 from farro.silo.host import Silo
 from farro.silo.reminders.service import ReminderService
 from farro.silo.testing.faulty_provider import Fault
@@ -17,7 +16,6 @@ from farro.silo.testing.virtual_time import VirtualClock
 from tests.unit.silo.kit import World, bell_row, reminder_options, s
 
 MINUTE = timedelta(minutes=1)
-CRITICAL = ReminderPriority.CRITICAL
 
 
 @pytest.fixture
@@ -243,22 +241,3 @@ async def test_a_destroy_whose_answer_was_lost_leaves_no_tick(world: World) -> N
         await world.do("b", lambda bell: bell.destroy())
     await asyncio.sleep(60)
     assert world.rungs == []
-
-
-async def test_an_entry_of_unknown_fate_keeps_its_place_in_a_full_bucket(virtual: VirtualClock) -> None:
-    """Evicted, it would come back with a page that does not know of the straggling commit."""
-    world = World(virtual, options=reminder_options(base_bucket_size=4))
-    async with world.up():
-        start = virtual.at()
-        await world.write(bell_row("b", start + s(40), period=s(600), priority=2))
-        await asyncio.sleep(39)
-        world.store.fail("commit", Fault.STRAGGLES)
-        await asyncio.sleep(1.01)
-        world.handler = lambda bell: asyncio.sleep(0.01)
-        for number in range(8):  # critical ones crowd the bucket; the page of each poll has the old row
-            await world.do(
-                f"c{number}", lambda bell: bell.schedule(bell.ring, after=s(0.1), priority=CRITICAL)
-            )
-        await asyncio.sleep(120)
-        assert [rung.tick.occurrence for rung in world.rungs if rung.key == "b"] == [1]
-        assert await world.rung("b") == 1
