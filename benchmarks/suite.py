@@ -25,6 +25,8 @@ NAMES = (
     "start",
     "poll",
     "priority",
+    "backlog",
+    "bucket",
     "idle",
 )
 
