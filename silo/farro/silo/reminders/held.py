@@ -8,6 +8,7 @@ is held.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from farro.client.reminders import ReminderPriority
@@ -27,6 +28,7 @@ from farro.silo.reminders.due_queue import DueQueue, Entry, GrainKey, Key, Stage
 from farro.silo.reminders.poller import Page
 
 LOW_WATER = 4  # refill when fewer than a quarter of the bucket is held
+ROWS_IN_A_ROW = 128  # a few milliseconds of work
 LEAD_US = 100_000  # of schedule time: a refill begins so long before the first row that is not held wakes
 
 
@@ -54,13 +56,18 @@ class HeldReminders:
             self._changed.clear()
             self._changed_grains.clear()
 
-    def hold_page(self, page: Page, until: int, began: int) -> None:
-        """Take the rows of a poll that was answered just now; ``began`` is its mark."""
+    def hold_page(self, page: Page, until: int, began: int) -> Iterator[None]:
+        """Take the rows of a poll that was answered just now; ``began`` is its mark.
+
+        Pauses every few rows, where the loop may do something else.
+        """
         self.until = until
         self._complete_until = list(page.complete_until)
         self.page_outdated = False
         for rows, aged in ((page.aged, True), (page.rows, False)):
-            for row in rows:
+            for number, row in enumerate(rows, 1):
+                if number % ROWS_IN_A_ROW == 0:
+                    yield
                 key = (row.grain_type, row.grain_key, row.name)
                 entry = self.queue.get(key)
                 # A stale entry waits for a read of its own: a straggling commit may land behind this page.

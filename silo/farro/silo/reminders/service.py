@@ -68,6 +68,7 @@ RECHECK_MAX_S = 30.0
 UNKNOWN_TYPE_WAIT = timedelta(minutes=10)
 REFILL_GAP_S = 0.05  # of loop time, between two polls of which the first brought less than a full page
 BEHIND_GAP_S = 1.0  # of loop time, between two polls for what is due while there is little room for it
+DELIVERIES_IN_A_ROW = 64  # a few milliseconds of work, however much falls due at once
 REPAIR_PAGE = 200  # broken rows put right in one go; the rest a minute later
 COMMIT_BATCHES_WAITING_MAX = 4  # beyond it no further tick begins: the store sets the pace
 NOT_SETTLED = (
@@ -216,8 +217,12 @@ class ReminderService:
         self._start_permitted()
         queue = self.held.queue
         queue.advance(now)
-        while (entry := queue.take()) is not None:
+        for _ in range(DELIVERIES_IN_A_ROW):
+            if (entry := queue.take()) is None:
+                break
             self._deliver(entry)
+        if queue.ready:
+            self._kick()
         self.statistics.held_peak = max(self.statistics.held_peak, len(queue))
         if self._wants_poll(now):
             self._polling = True
@@ -307,7 +312,8 @@ class ReminderService:
             )
             self._page_full = len(page.rows) + len(page.aged) >= limit
             self.held.queue.advance(self.now())
-            self.held.hold_page(page, until, began)
+            for _ in self.held.hold_page(page, until, began):
+                await asyncio.sleep(0)
             self._next_poll_at = now + duration_us(self.options.poll_interval)
             self.statistics.polls += 1
             self.healthy = True

@@ -166,3 +166,15 @@ async def test_waits_are_bounded_however_large_the_backlog(virtual: VirtualClock
         assert figures is not None
         assert (figures.delivered, figures.bucket.held) == (700, 0)
         assert figures.bucket.held_peak <= 32
+
+
+async def test_a_large_bucket_that_falls_due_at_once_leaves_the_loop_to_others(virtual: VirtualClock) -> None:
+    """Ten thousand ticks at one instant: a call made at that instant is answered before most have begun."""
+    due_at = virtual.at() + s(40)
+    world = World(virtual, options=reminder_options(base_bucket_size=20_000))
+    async with world.up():
+        await world.write(*(bell_row(f"k{number}", due_at) for number in range(10_000)))
+        await virtual.sleep_until(due_at)
+        assert await world.do("caller", lambda bell: len(world.rungs)) < 2_000
+        await asyncio.sleep(60)
+    assert len(world.rungs) == 10_000
