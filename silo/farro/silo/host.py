@@ -337,6 +337,7 @@ class Silo:
             await streams.close()
         if hasattr(self, "_core"):
             await self._turn_tasks.stop()
+            await self._core.carriers.close()
             await self._tasks.stop()
             self._caller.close()
             await self._commit_tasks.wait(commit_wait_s)

@@ -24,6 +24,7 @@ class TaskOwner:
         self._name = name
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
+        self._left: asyncio.Future[None] | None = None  # for who waits: a task is no longer at work
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -42,13 +43,23 @@ class TaskOwner:
 
         Turns are the hot path: a done callback would cost each of them one more trip around the loop.
         """
-        self._tasks.add(self._loop.create_task(coro, name=name, context=context))
+        self.adopt(self._loop.create_task(coro, name=name, context=context))
+
+    def start_idle(self, coro: Coro, name: str, context: Context) -> asyncio.Task[None]:
+        """A task that its maker keeps and ends, such as a parked carrier: not waited for here."""
+        return self._loop.create_task(coro, name=name, context=context)
+
+    def adopt(self, task: asyncio.Task[None]) -> None:
+        """Keep, wait for and end a task that is at work on a turn; :meth:`turn_over` lets it go."""
+        self._tasks.add(task)
 
     def turn_over(self) -> None:
         """The current task, begun by :meth:`start_turn`, is about to end."""
         task = asyncio.current_task()
         if task is not None:
             self._tasks.discard(task)
+        if self._left is not None and not self._left.done():
+            self._left.set_result(None)
 
     def repeat(self, action: Callable[[], Coro], every_s: float, name: str) -> asyncio.Task[None]:
         """Run ``action`` every ``every_s`` seconds of loop time, from the end of one run to the next start.
@@ -74,20 +85,35 @@ class TaskOwner:
         if error is not None:
             log.error("task %s of %s failed", task.get_name(), self._name, exc_info=error)
 
+    def _at_work(self) -> set[asyncio.Task[None]]:
+        """The tasks that are left.  A turn cancelled before its first step never said good-bye."""
+        self._tasks = {task for task in self._tasks if not task.done()}
+        return self._tasks
+
     async def wait(self, timeout_s: float) -> bool:
         """Wait until no task is left; False when ``timeout_s`` passed first."""
         deadline = self._loop.time() + timeout_s
-        while self._tasks:
+        while self._at_work():
             left = deadline - self._loop.time()
             if left <= 0:
                 return False
-            await asyncio.wait(set(self._tasks), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            await self._one_less(left)
         return True
+
+    async def _one_less(self, timeout_s: float | None) -> None:
+        """Until a task has ended, or has left although it lives on (a carrier), or time is up."""
+        self._left = self._loop.create_future()
+        own = asyncio.current_task()
+        others = {task for task in self._tasks if task is not own}
+        await asyncio.wait({*others, self._left}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+        self._left = None
 
     async def stop(self) -> None:
         """Cancel every task and wait for the last one.  Repeatable.  Never cancels the caller itself."""
         own = asyncio.current_task()
-        while waiting := {task for task in self._tasks if task is not own}:
-            for task in waiting:
+        cancelled: set[asyncio.Task[None]] = set()
+        while waiting := {task for task in self._at_work() if task is not own}:
+            for task in waiting - cancelled:
                 task.cancel()
-            await asyncio.wait(waiting)
+            cancelled |= waiting
+            await self._one_less(None)

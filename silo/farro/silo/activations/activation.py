@@ -161,16 +161,19 @@ class Activation:
         while self._mailbox and self.phase is Phase.ACTIVE:
             if not self._may_begin(self._mailbox[0]):
                 return
-            self._begin(self._mailbox.popleft())
+            self._begin(self._mailbox.popleft(), at_once=False)
         if self._mailbox is not None and not self._mailbox:
             self._mailbox = None
         if self._sleep_reason is not None and self.phase is Phase.ACTIVE and self.idle:
             self._fall_asleep(self._sleep_reason)
 
-    def _begin(self, call: Invocation) -> None:
+    def _begin(self, call: Invocation, *, at_once: bool = True) -> None:
+        """Begin the call's turn: its first step within this very call, unless it comes from the mailbox,
+        where one turn would begin the next inside itself."""
         if self._admitted(call):
-            core = self.core
-            core.tasks.start_turn(core.turns.run_and_end(self, call), "turn", core.context.copy())
+            carriers = self.core.carriers
+            start = carriers.start if at_once else carriers.start_later
+            start(self.core.turns.run_and_end(self, call), "turn")
 
     def _admitted(self, call: Invocation) -> bool:
         """May the call's turn begin?  If so it counts as begun; if not, whoever waits has been told."""

@@ -46,7 +46,7 @@ class LocalCaller:
         wire_args, wire_kwargs = spec.encode_call(args, kwargs)
         turn = CURRENT.get()
         deadline, chain = self._inherited(turn, spec.timeout if timeout is None else timeout)
-        future: asyncio.Future[Any] = self._loop.create_future()
+        answer = _Answer(spec)
         call = Invocation(
             grain_type,
             grain_key,
@@ -55,7 +55,7 @@ class LocalCaller:
             wire_kwargs,
             deadline,
             chain,
-            lambda answer, error: _answer(future, spec, answer, error),
+            answer,
             external=turn is None,
         )
         if spec.oneway:
@@ -67,8 +67,9 @@ class LocalCaller:
         if waiter is not None and target is not None and target.waits_for:
             _refuse_crossing(call, waiter, target)
         self._catalog.submit(call)
-        if future.done():
-            return future.result()
+        if answer.given:
+            return answer.result()
+        future = answer.future = self._loop.create_future()
         if waiter is not None:
             target = self._catalog.awake(grain_type, grain_key)
             if target is not None:
@@ -90,16 +91,33 @@ class LocalCaller:
         self._deadlines.close()
 
 
-def _answer(future: asyncio.Future[Any], spec: MethodSpec, answer: Any, error: FarroError | None) -> None:
-    if future.done():
-        return  # the caller has gone or its deadline has passed
-    if error is not None:
-        future.set_exception(error)
-        return
-    try:
-        future.set_result(spec.decode_result(answer))
-    except FarroError as mismatch:
-        future.set_exception(mismatch)
+class _Answer:
+    """The answer to one call: there when ``submit`` returns, or put into the future that is made then."""
+
+    __slots__ = ("_error", "_spec", "_value", "future", "given")
+
+    def __init__(self, spec: MethodSpec) -> None:
+        self._spec = spec
+        self._value: Any = None
+        self._error: FarroError | None = None
+        self.given = False
+        self.future: asyncio.Future[Any] | None = None
+
+    def __call__(self, answer: Any, error: FarroError | None) -> None:
+        self.given = True
+        self._value, self._error = answer, error
+        future = self.future
+        if future is None or future.done():
+            return  # the caller asks for it, has gone, or its deadline has passed
+        try:
+            future.set_result(self.result())
+        except FarroError as failure:
+            future.set_exception(failure)
+
+    def result(self) -> Any:
+        if self._error is not None:
+            raise self._error
+        return self._spec.decode_result(self._value)
 
 
 # ---- who waits for whom

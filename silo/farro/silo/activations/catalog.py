@@ -59,13 +59,20 @@ class Catalog:
     def submit(self, call: Invocation) -> None:
         """Bring a message to its grain, waking it if need be.  Refusals answer the call at once."""
         try:
-            activation = self._activation_for(call)
+            known = self._served(call)
+            self._resolve(call, known)
+            activation = self._awake.get((call.grain_type, call.grain_key))
+            if activation is None:
+                self._wake(known, call)
+                return
+            if call.chain and activation.busy:
+                self._refuse_cycle(call)
         except FarroError as error:
             call.respond(None, error)
             return
         activation.post(call)
 
-    def _activation_for(self, call: Invocation) -> Activation:
+    def _served(self, call: Invocation) -> GrainClass:
         if self._refusing is not None and call.external:
             raise SiloStopping(self._refusing)
         known = self._classes.get(call.grain_type)
@@ -74,13 +81,7 @@ class Catalog:
                 f"this silo serves no grain type {printable(call.grain_type)!r}; it serves: "
                 + (", ".join(self.type_names) or "none")
             )
-        self._resolve(call, known)
-        activation = self._awake.get((call.grain_type, call.grain_key))
-        if activation is None:
-            activation = self._wake(known, call)
-        elif call.chain and activation.busy:
-            self._refuse_cycle(call)
-        return activation
+        return known
 
     def _resolve(self, call: Invocation, known: GrainClass) -> None:
         if call.delivery is not None and call.method == RECEIVE_REMINDER:
@@ -95,14 +96,14 @@ class Catalog:
         call.operation = operation
         call.readonly = operation.spec.readonly and call.delivery is None
 
-    def _wake(self, known: GrainClass, call: Invocation) -> Activation:
+    def _wake(self, known: GrainClass, call: Invocation) -> None:
         core = self._core
         grain_id = GrainId(call.grain_type, call.grain_key)
         partition = core.ownership.partition_of(call.grain_type, call.grain_key)
         activation = Activation(core, known, grain_id, partition, self.submit_again, self._forget)
         self._awake[call.grain_type, call.grain_key] = activation
-        core.tasks.start_turn(core.turns.activate(activation, call), "activate", core.context.copy())
-        return activation
+        activation.post(call)  # before it wakes, which a grain without state does within this call
+        core.carriers.start(core.turns.activate(activation, call), "activate")
 
     def submit_again(self, call: Invocation) -> None:
         """A message that an activation could no longer serve goes to the next one."""

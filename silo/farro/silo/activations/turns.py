@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from farro.client.errors import (
@@ -30,7 +31,6 @@ from farro.providers.rows import Commit, GrainRow, GrainWrite, Outcome
 from farro.silo.activations.failures import failed, printable
 from farro.silo.activations.invocation import Consumption, Invocation
 from farro.silo.grains.context import CURRENT, Link, Turn
-from farro.silo.grains.effects import Effects
 from farro.silo.grains.grain import Grain
 
 if TYPE_CHECKING:
@@ -53,77 +53,77 @@ class Turns:
     async def run_and_end(self, activation: Activation, call: Invocation) -> None:
         """A turn that is all its task does."""
         await self.run(activation, call)
+        CURRENT.set(None)
         self._core.tasks.turn_over()
 
     async def run(self, activation: Activation, call: Invocation) -> None:
-        """The whole turn of one call or tick.  Answers the caller exactly once; raises nothing."""
-        turn = self._open(activation, call.method, call.deadline, call.chain, call.readonly)
+        """The whole turn of one call or delivery.  Answers the caller exactly once; raises nothing.
+
+        One long coroutine on purpose: this is the hot path, and each coroutine within it costs half as much
+        as the turn of a small method.
+        """
+        operation, delivery, readonly = call.operation, call.delivery, call.readonly
+        assert operation is not None
+        spec = operation.spec
+        turn = self._open(activation, call.method, call.deadline, call.chain, readonly)
         answer: Any = None
+        encoded: bytes | None = None
         error: FarroError | None = None
+        in_code = False
         try:
-            answer, encoded = await self._code(activation, call, turn)
-        except FarroError as refused:
-            error = refused
+            if delivery is not None:
+                turn.tick, args, kwargs = delivery.begin(spec)
+            else:
+                args, kwargs = spec.decode_call(call.args, call.kwargs)
+            if spec.cancellable:
+                call.cancel_running = _cancel_current()
+            in_code = True
+            result = await operation.function(activation.grain, *args, **kwargs)
+            answer = spec.encode_result(result)
+            if not readonly:
+                encoded = self._encoded_state(activation)
         except KeyboardInterrupt:
             raise
         except BaseException as raised:  # whatever it is, the caller hears of it and the grain goes on
-            error = self._what_was_raised(call, raised)
+            error = self._what_was_raised(activation, call, raised, in_code)
+        call.cancel_running = None
         self._close(turn)
-        if call.delivery is not None:
-            call.delivery.code_ended()
+        if delivery is not None:
+            delivery.code_ended()
 
-        if call.readonly:
-            keep = not activation.last_reader or not self._state_changed(activation, "a @readonly method")
+        keep = True
+        if readonly:
+            if activation.last_reader and activation.known.state is not None:
+                keep = not self._state_changed(activation, "a @readonly method")
         elif error is not None:
             keep = not self._state_changed(activation)
-        else:
+        elif delivery is not None or turn.has_effects or encoded != activation.baseline:
             error = await self._committed(activation, turn, encoded, call)
             keep = error is None
-        self._finish(activation, call, turn, keep)
+        if not keep:
+            activation.discard()
+        elif turn.has_effects and turn.effects.destroy:
+            activation.destroyed()
+        activation.turn_over(call)
         call.respond(answer if error is None else None, error)
         if error is not None:
             self._core.counters.turns_failed += 1
 
-    async def _code(self, activation: Activation, call: Invocation, turn: Turn) -> tuple[Any, bytes | None]:
-        """Run the method; the encoded result and, for a writing turn, the encoded state."""
-        assert call.operation is not None
-        spec = call.operation.spec
-        if call.delivery is not None:
-            turn.tick, args, kwargs = call.delivery.begin(spec)
-        else:
-            args, kwargs = spec.decode_call(call.args, call.kwargs)
-        task = asyncio.current_task()
-        if spec.cancellable and task is not None:
-            call.cancel_running = task.cancel
-        try:
-            result = await call.operation.function(activation.grain, *args, **kwargs)
-            answer = spec.encode_result(result)
-            encoded = None if call.readonly else self._encoded_state(activation)
-        except FarroError as error:
-            if activation.known.system:
-                raise
-            # The author's code let it through, or the result does not encode: its turn failed, whatever
-            # happened to the call that raised it.
-            raise failed(call.target, error, self._core.random) from None
-        finally:
-            call.cancel_running = None
-        return answer, encoded
-
-    def _what_was_raised(self, call: Invocation, raised: BaseException) -> FarroError:
+    def _what_was_raised(
+        self, activation: Activation, call: Invocation, raised: BaseException, in_code: bool
+    ) -> FarroError:
+        """The error that the caller gets.  What the author's code lets through means that its turn failed,
+        whatever became of the call that raised it; only before the code, and in a silo's own grains, is an
+        error of farro's the answer itself."""
+        if isinstance(raised, FarroError) and (not in_code or activation.known.system):
+            return raised
         task = asyncio.current_task()
         if isinstance(raised, asyncio.CancelledError) and task is not None and task.cancelling():
-            if call.cancelled:
+            if call.cancelled and call.cancel_running is not None:
                 task.uncancel()
                 return CallCancelled(f"{call.target} was cancelled by its caller")
             return SiloStopping(f"the silo stopped while {call.target} ran; nothing was committed")
         return failed(call.target, raised, self._core.random)
-
-    def _finish(self, activation: Activation, call: Invocation, turn: Turn, keep: bool) -> None:
-        if not keep:
-            activation.discard()
-        elif turn.effects.destroy:
-            activation.destroyed()
-        activation.turn_over(call)
 
     # ---- hooks
 
@@ -133,6 +133,7 @@ class Turns:
             call = activation.activated()
             if call is not None:
                 await self.run(activation, call)
+        CURRENT.set(None)
         self._core.tasks.turn_over()
 
     async def _awake(self, activation: Activation, first: Invocation) -> bool:
@@ -204,13 +205,12 @@ class Turns:
     ) -> Turn:
         core = self._core
         turn = Turn(
-            owner=activation.grain,
-            method=method,
-            deadline=deadline,
-            chain=(*chain, (activation.id.type, activation.id.key, method, readonly)),
-            readonly=readonly,
-            effects=Effects(readonly),
-            started_at=core.loop.time(),
+            activation.grain,
+            method,
+            deadline,
+            (*chain, (activation.id.type, activation.id.key, method, readonly)),
+            readonly,
+            core.loop.time(),
         )
         CURRENT.set(turn)
         core.running.add(turn)
@@ -267,11 +267,10 @@ class Turns:
         Raises :class:`Fenced`, :class:`Conflict`, :class:`AlreadyConsumed`, :class:`StorageUnavailable`,
         :class:`CommitOutcomeUnknown`, and :class:`InvalidPayload` when the store refuses the data.
         """
-        effects = turn.effects
         changed = encoded is not None and encoded != activation.baseline
-        if not changed and not effects and consumed is NOTHING:
+        if not changed and not turn.has_effects and consumed is NOTHING:
             return
-        core = self._core
+        core, effects = self._core, turn.effects
         if activation.version is None:
             row = await self._row(activation)
             activation.version = 0 if row is None else row.version
@@ -315,3 +314,8 @@ class Turns:
 
     async def _row(self, activation: Activation) -> GrainRow | None:
         return await self._core.loader.load(activation.id.type, activation.id.key)
+
+
+def _cancel_current() -> Callable[[], object] | None:
+    task = asyncio.current_task()
+    return None if task is None else task.cancel

@@ -2,33 +2,55 @@
 
 from __future__ import annotations
 
-from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from contextvars import Context, ContextVar
 
 from farro.client.errors import TurnEnded
 from farro.client.reminders import Tick
-
-if TYPE_CHECKING:
-    from farro.silo.grains.effects import Effects
+from farro.silo.grains.effects import Effects
 
 Link = tuple[str, str, str, bool]
 
 
-@dataclass(slots=True, eq=False)
 class Turn:
-    """One message being worked on.  ``open`` until its code has returned or raised."""
+    """One message being worked on.  ``open`` until its code has returned or raised.
 
-    owner: object  # the grain instance whose turn this is
-    method: str
-    deadline: float
-    chain: tuple[Link, ...]  # ends with this turn
-    readonly: bool
-    effects: Effects
-    started_at: float
-    tick: Tick | None = None
-    open: bool = True
-    warned: bool = False
+    ``owner`` is the grain object, ``deadline`` and ``started_at`` are loop time, ``chain`` ends with it.
+    """
+
+    __slots__ = (
+        "_effects", "chain", "deadline", "method", "open", "owner", "readonly", "started_at", "tick", "warned"
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        owner: object,
+        method: str,
+        deadline: float,
+        chain: tuple[Link, ...],
+        readonly: bool,
+        started_at: float,
+    ) -> None:
+        self.owner = owner
+        self.method = method
+        self.deadline = deadline
+        self.chain = chain
+        self.readonly = readonly
+        self.started_at = started_at
+        self.tick: Tick | None = None
+        self.open = True
+        self.warned = False
+        self._effects: Effects | None = None
+
+    @property
+    def effects(self) -> Effects:
+        """What the turn has asked for; made when first looked at, for most turns ask for nothing."""
+        if self._effects is None:
+            self._effects = Effects(self.readonly)
+        return self._effects
+
+    @property
+    def has_effects(self) -> bool:
+        return self._effects is not None and bool(self._effects)
 
     @property
     def caller(self) -> str | None:
@@ -55,3 +77,10 @@ def turn_of(grain: object, what: str) -> Turn:
             "await the task inside the method"
         )
     return turn
+
+
+def empty_context() -> Context:
+    """The context that every turn starts from: no turn, and nothing of whoever called."""
+    context = Context()
+    context.run(CURRENT.set, None)
+    return context
