@@ -69,6 +69,7 @@ UNKNOWN_TYPE_WAIT = timedelta(minutes=10)
 REFILL_GAP_S = 0.05  # of loop time, between two polls of which the first brought less than a full page
 BEHIND_GAP_S = 1.0  # of loop time, between two polls for what is due while there is little room for it
 DELIVERIES_IN_A_ROW = 64  # a few milliseconds of work, however much falls due at once
+LOAD_AGE_MAX_S = 10.0  # of loop time: how old the reading of CPU quota and memory may be
 REPAIR_PAGE = 200  # broken rows put right in one go; the rest a minute later
 COMMIT_BATCHES_WAITING_MAX = 4  # beyond it no further tick begins: the store sets the pace
 NOT_SETTLED = (
@@ -127,6 +128,7 @@ class ReminderService:
         self._poll_asked = False  # what was asked for while a page is out wants another one
         self._begun: set[TickInFlight] = set()  # ticks whose turns have begun and not ended
         self._warned: set[str] = set()
+        self._load_read_at = float("-inf")  # loop time
         self.healthy = True  # the last poll was answered
         committer.listen(self._committed, lost=self._lost)
 
@@ -325,8 +327,10 @@ class ReminderService:
         self._kick()
 
     def _adapt(self) -> None:
-        """Size bucket and permits for the machine as it is now."""
-        self.load = self._machine_load()
+        """Size bucket and permits for the machine as it is now; its files are not read at every refill."""
+        if self._loop.time() - self._load_read_at >= LOAD_AGE_MAX_S:
+            self._load_read_at = self._loop.time()
+            self.load = self._machine_load()
         self.held.resize(self._bucket_size())
         self.permits.total = self._permits_total()
 
