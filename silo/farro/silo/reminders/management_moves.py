@@ -77,7 +77,7 @@ def triggered(row: ReminderRow, now: int, *, begun: bool) -> Progress:
 
 
 def checked_note(note: str | None) -> str | None:
-    """An operator's note; :class:`InvalidPayload` if it is longer than a note may be, or no text."""
+    """An operator's note; :class:`InvalidPayload` if it is too long, or has a NUL."""
     if note is None:
         return None
     if len(note) > NOTE_CHARACTERS_MAX:
@@ -86,8 +86,4 @@ def checked_note(note: str | None) -> str | None:
         )
     if "\x00" in note:
         raise InvalidPayload("a note must not contain a NUL character")
-    try:
-        note.encode()
-    except UnicodeEncodeError as error:
-        raise InvalidPayload(f"the note {note!r:.100} is not valid Unicode text") from error
     return note
