@@ -65,10 +65,12 @@ class Provider(Protocol):
         """
 
     async def commit(self, batch: Sequence[Commit], owner: int, now: int) -> list[Verdict]:
-        """Apply the members in order, durably, in one transaction; one verdict each, in order.
+        """Apply the members durably; one verdict each, in order.  Each happens as a whole or not at all.
 
-        A member's FENCED, CONFLICT or REJECTED undoes that member alone.  The transaction also stores ``now``
-        as the sign of life of silo ``owner``.  An empty batch does nothing.
+        Members of one partition are applied in order; a store may use several transactions for a batch that
+        spans partitions, and trouble after the first of them has landed is OutcomeUnknown.  A member's
+        FENCED, CONFLICT, REJECTED or DUPLICATE undoes that member alone.  Also stores ``now`` as the sign of
+        life of silo ``owner``.  An empty batch does nothing.
         """
 
     async def reminder(self, grain_type: str, grain_key: str, name: str) -> ReminderRow | None:

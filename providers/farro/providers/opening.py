@@ -59,11 +59,12 @@ def printable(url: str) -> str:
     scheme, separator, rest = url.partition("://")
     if not separator:
         return url
-    end = min((i for i in (rest.find(mark) for mark in "/?#") if i >= 0), default=len(rest))
-    user, at, host = rest[:end].rpartition("@")
+    # A password that holds an unescaped "/", "?" or "@" makes the URL wrong, and must not show all the more:
+    # everything between the first colon and the last "@" is taken for it.
+    user, at, place = rest.rpartition("@")
     name, colon, _ = user.partition(":")
     hidden = f"{name}:***" if colon else name
-    return _HIDDEN_OPTIONS.sub(r"\1***", f"{scheme}://{hidden}{at}{host}{rest[end:]}")
+    return _HIDDEN_OPTIONS.sub(r"\1***", f"{scheme}://{hidden}{at}{place}")
 
 
 def _memory(url: str, service_id: str, read_only: bool) -> Provider:

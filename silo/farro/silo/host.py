@@ -86,6 +86,8 @@ class Silo:
         self._random = random if random is not None else Random(SystemRandom().getrandbits(64))
         self._stack: list[Any] = []
         self._state = "new"
+        self._failure: str | None = None
+        self._tell_failure: Callable[[str], None] | None = None
 
     # ---- start
 
@@ -150,6 +152,7 @@ class Silo:
             batch_max=options.commit_batch_max,
             batch_bytes_max=options.commit_bytes_max,
         )
+        self._committer.on_dispossessed = self._dispossessed
         self._caller = LocalCaller(options.call_timeout.total_seconds())
         self.codec = Codec(self._caller)
         reminders = self.options.reminders or ReminderOptions()
@@ -268,7 +271,7 @@ class Silo:
     def healthy(self) -> bool:
         """Running, and the store takes commits and answers polls."""
         polls = self.reminder_service is None or self.reminder_service.healthy
-        return self._state == "running" and self._committer.healthy and polls
+        return self._state == "running" and self._failure is None and self._committer.healthy and polls
 
     def statistics(self) -> SiloStatistics:
         """The silo's figures at this moment."""
@@ -298,7 +301,26 @@ class Silo:
     def active_grains(self) -> int:
         return len(self._catalog)
 
-    # ---- stop
+    # ---- end
+
+    def on_failure(self, tell: Callable[[str], None]) -> None:
+        """Be told, once, why this silo can no longer commit anything: the store was taken over or replaced.
+
+        Its calls fail from then on and its reminders fire elsewhere; whoever hosts it should stop it.
+        """
+        self._tell_failure = tell
+        if self._failure is not None:
+            tell(self._failure)
+
+    def _dispossessed(self, reason: str) -> None:
+        if self._failure is not None:
+            return
+        self._failure = reason
+        log.critical("silo %d can commit nothing any more: %s", self.number, reason)
+        if self.reminder_service is not None:
+            self.reminder_service.stop()
+        if self._tell_failure is not None:
+            self._tell_failure(reason)
 
     async def stop(self) -> None:
         """Drain and close.  Repeatable.  Ends within ``stop_timeout`` plus the hooks' own bound."""

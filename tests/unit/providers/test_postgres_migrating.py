@@ -13,8 +13,9 @@ import pytest
 from farro.providers.conformance.made import NOW, an_owner, writing
 from farro.providers.errors import SchemaMismatch, StoreMissing, Unavailable
 from farro.providers.postgres.migrating import Migrating
-from farro.providers.postgres.sql import Migration, known_migrations, queries
+from farro.providers.postgres.sql import known_migrations, queries
 from farro.providers.postgres.store import PostgresProvider
+from farro.providers.sql_files import Migration
 from tests.support.servers import Server
 
 pytestmark = pytest.mark.service

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from farro.providers.errors import SchemaMismatch, StoreMissing
 from farro.providers.postgres.connecting import Connection
-from farro.providers.postgres.sql import Migration, known_migrations, queries, quoted
+from farro.providers.postgres.sql import known_migrations, queries, quoted, script
+from farro.providers.sql_files import Migration
 
 MIGRATE_LOCK_MS = 60_000  # a long wait: the first of many silos creates everything meanwhile
 
@@ -95,7 +96,7 @@ class Migrating:
                 await self._connection.execute(f"CREATE SCHEMA {quoted(self._schema)}")
             await self._connection.execute(self._queries["create_migrations"])
         for migration in to_apply:
-            await self._connection.execute(migration.script(self._schema))
+            await self._connection.execute(script(migration, self._schema))
             await self._connection.execute(
                 self._queries["add_migration"], migration.number, migration.name, migration.checksum, now
             )

@@ -6,45 +6,20 @@ checksum; an applied file never changes, a new one is added.
 
 from __future__ import annotations
 
-import hashlib
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 
 from farro.providers.errors import SchemaMismatch
+from farro.providers.sql_files import Migration, migrations_of
 
 _CREATE = """CREATE TABLE farro_migrations (
     number INTEGER PRIMARY KEY, name TEXT NOT NULL, checksum TEXT NOT NULL, applied_at INTEGER NOT NULL
 ) STRICT"""
 
 
-@dataclass(frozen=True, slots=True)
-class Migration:
-    number: int
-    name: str
-    text: str
-
-    @property
-    def checksum(self) -> str:
-        """Of the text with \\n line ends: a checkout with other ends is the same migration."""
-        return hashlib.sha256("\n".join(self.text.splitlines()).encode()).hexdigest()
-
-
-@cache
 def known_migrations() -> tuple[Migration, ...]:
     """The migrations of this farro, by number from 1."""
-    found: list[Migration] = []
-    folder = files("farro.providers.sqlite").joinpath("migrations")
-    for file in sorted(folder.iterdir(), key=lambda entry: entry.name):
-        stem, _, ending = file.name.rpartition(".")
-        if ending == "sql":
-            number, _, name = stem.partition("_")
-            found.append(Migration(int(number), name, file.read_text(encoding="utf-8")))
-    if [migration.number for migration in found] != list(range(1, len(found) + 1)):
-        raise ValueError(f"migrations must be numbered from 1 without gaps: {[m.number for m in found]}")
-    return tuple(found)
+    return migrations_of("farro.providers.sqlite")
 
 
 def statements(text: str) -> list[str]:

@@ -30,6 +30,7 @@ class Catalog:
         self._core = core
         self._classes: dict[str, GrainClass] = {}
         self._awake: dict[tuple[str, str], Activation] = {}
+        self._system_awake = 0
         self._refusing: str | None = None
         for known in classes:
             for operation in known.operations.values():
@@ -42,7 +43,8 @@ class Catalog:
                 )
 
     def __len__(self) -> int:
-        return len(self._awake)
+        """How many grains are awake; what the silo itself is made of does not count."""
+        return len(self._awake) - self._system_awake
 
     def known(self, grain_type: str) -> GrainClass | None:
         return self._classes.get(grain_type)
@@ -102,6 +104,7 @@ class Catalog:
         partition = core.ownership.partition_of(call.grain_type, call.grain_key)
         activation = Activation(core, known, grain_id, partition, self.submit_again, self._forget)
         self._awake[call.grain_type, call.grain_key] = activation
+        self._system_awake += activation.known.system
         activation.post(call)  # before it wakes, which a grain without state does within this call
         core.carriers.start(core.turns.activate(activation, call), "activate")
 
@@ -114,6 +117,7 @@ class Catalog:
         key = (activation.id.type, activation.id.key)
         if self._awake.get(key) is activation:
             del self._awake[key]
+            self._system_awake -= activation.known.system
 
     def _refuse_cycle(self, call: Invocation) -> None:
         """A call to a grain that is waiting for this very call can never run: say so at once."""

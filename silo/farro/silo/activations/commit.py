@@ -14,7 +14,7 @@ from collections.abc import Callable
 from farro.client.clock import Clock
 from farro.client.errors import CommitOutcomeUnknown, FarroError, StorageUnavailable
 from farro.providers.contracts import Provider
-from farro.providers.errors import OutcomeUnknown, StoreError
+from farro.providers.errors import OutcomeUnknown, StoreChanged, StoreError
 from farro.providers.rows import Commit, Outcome, Verdict
 from farro.silo.metrics import CommitFigures
 from farro.silo.tasks import TaskOwner
@@ -45,6 +45,7 @@ class Committer:
         self._queue: deque[tuple[Commit, asyncio.Future[Verdict]]] = deque()
         self._running = False
         self._listeners: list[Listener] = []
+        self.on_dispossessed: Callable[[str], None] = _nobody_listens
         self._lost_listeners: list[Callable[[Commit], None]] = []
         self.idle = asyncio.Event()
         self.idle.set()
@@ -114,6 +115,8 @@ class Committer:
             self._fail(batch, CommitOutcomeUnknown, f"the store did not answer the commit: {error}")
             return
         except StoreError as error:
+            if isinstance(error, StoreChanged):
+                self.on_dispossessed(str(error))
             self._fail(batch, StorageUnavailable, f"the store did not take the commit: {error}")
             return
         except BaseException as error:
@@ -124,6 +127,10 @@ class Committer:
         self.commits += len(batch)
         self.failures_in_a_row = 0
         for (commit, future), verdict in zip(batch, verdicts, strict=True):
+            if verdict.outcome is Outcome.FENCED and commit.epoch:
+                self.on_dispossessed(
+                    "another silo has taken over this store; in this version one silo serves a store"
+                )
             if verdict.outcome is Outcome.COMMITTED:
                 for listener in self._listeners:
                     listener(commit, verdict)
@@ -150,3 +157,7 @@ def _size(commit: Commit) -> int:
     for event in commit.events:
         size += len(event.payload)
     return size
+
+
+def _nobody_listens(reason: str) -> None:
+    """A committer that no host has connected tells nobody."""

@@ -123,6 +123,7 @@ async def _serve(asked: Serving) -> int:
         number = str(running.number)
         try:
             _say_ready(running, asked)
+            running.on_failure(lambda reason: stop.ask(reason, exit_code=1))
             await stop.wait()
         finally:
             await running.stop()

@@ -577,9 +577,10 @@ class ReminderService:
         due_at = row.wake_at if row.wake_at is not None else tick.judged.due_at
         self.statistics.on_time(row, tick.began_at - due_at, self._grace_us)
         self.statistics.overrun += tick.overrun
-        if tick.judged.missed_count:
-            action = MissedReminderAction(row.action)
-            self.statistics.missed[action] += tick.judged.missed_count
+        # What the row carried before was counted when it was passed over.
+        self.statistics.missed[MissedReminderAction(row.action)] += (
+            tick.judged.missed_count - row.missed_count
+        )
         self.statistics.tick(row, tick.began_at, statistics.DELIVERED)
 
     def _failed(self, tick: TickInFlight, error: FarroError) -> None:

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from farro.providers.rows import PollCursor, PollQuery, Progress, ReminderFilter, ReminderRow
+from farro.providers.sql_files import read_queries
 from farro.providers.sqlite.migrating import known_migrations, statements
-from farro.providers.sqlite.queries import QUERIES, ROWS_MAX, in_statements, read_queries, with_rows
+from farro.providers.sqlite.queries import QUERIES, ROWS_MAX, in_statements, with_rows
 from farro.providers.sqlite.reading import listing, poll_parameters
 
 BATCHED = {
