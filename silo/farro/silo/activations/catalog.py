@@ -103,8 +103,9 @@ class Catalog:
         grain_id = GrainId(call.grain_type, call.grain_key)
         partition = core.ownership.partition_of(call.grain_type, call.grain_key)
         activation = Activation(core, known, grain_id, partition, self.submit_again, self._forget)
-        self._awake[call.grain_type, call.grain_key] = activation
-        self._system_awake += activation.known.system
+        key = (call.grain_type, call.grain_key)
+        self._system_awake += known.system and key not in self._awake
+        self._awake[key] = activation
         activation.post(call)  # before it wakes, which a grain without state does within this call
         core.carriers.start(core.turns.activate(activation, call), "activate")
 
