@@ -59,11 +59,13 @@ class HeldReminders:
     def hold_page(self, page: Page, until: int, began: int) -> Iterator[None]:
         """Take the rows of a poll that was answered just now; ``began`` is its mark.
 
-        Pauses every few rows, where the loop may do something else.
+        Pauses every few rows, where the loop may do something else.  A page of some priorities, the highest
+        first, says nothing of the others.
         """
-        self.until = until
-        self._complete_until = list(page.complete_until)
-        self.page_outdated = False
+        if len(page.complete_until) == len(self._complete_until):
+            self.until = until
+            self.page_outdated = False
+        self._complete_until[: len(page.complete_until)] = page.complete_until
         for rows, aged in ((page.aged, True), (page.rows, False)):
             for number, row in enumerate(rows, 1):
                 if number % ROWS_IN_A_ROW == 0:
@@ -137,12 +139,15 @@ class HeldReminders:
         """More is due than is held, and there is some room for it."""
         return self.complete_until < min(now, self.until) and self._room_for_due > 0
 
-    def is_pressed(self, now: int) -> bool:
-        """More is due than is held, and it ranks before what is held."""
-        return any(
-            complete < min(now, self.until) and self.queue.gives_way_to(priority)
+    def pressing(self, now: int) -> int:
+        """How many priorities, the highest first, to read because more is due of them than is held, and it
+        ranks before what is held."""
+        pressing = (
+            priority + 1
             for priority, complete in enumerate(self._complete_until)
+            if complete < min(now, self.until) and self.queue.gives_way_to(priority)
         )
+        return max(pressing, default=0)
 
     @property
     def _room_for_due(self) -> int:

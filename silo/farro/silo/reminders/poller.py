@@ -18,7 +18,7 @@ from farro.silo.reminders.due_queue import AGED_ONE_IN
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Rows to hold, best first, and how far the table is known.
+    """Rows to hold, best first, and how far the table is known, for the priorities that were read.
 
     ``aged``: rows that have a place although they rank too low for one.  ``complete_until``: by priority,
     every row that wakes up to then is in the page (schedule time).  It lies in the past when more is due than
@@ -30,12 +30,14 @@ class Page:
     complete_until: list[int]
 
 
-def queries(until: int, limit: int, owned: frozenset[int], partitions: int) -> list[PollQuery]:
-    """One index range per priority, each at most ``limit`` rows that wake by ``until``."""
+def queries(
+    until: int, limit: int, owned: frozenset[int], partitions: int, priorities: int = len(ReminderPriority)
+) -> list[PollQuery]:
+    """One index range for each of the first ``priorities``, at most ``limit`` rows that wake by ``until``."""
     only = None if len(owned) == partitions else owned
     return [
         PollQuery(priority=int(priority), wake_until=until, limit=limit, partitions=only)
-        for priority in ReminderPriority
+        for priority in list(ReminderPriority)[:priorities]
     ]
 
 

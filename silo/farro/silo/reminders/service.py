@@ -30,7 +30,7 @@ from farro.client.errors import (
     SiloStopping,
     StorageUnavailable,
 )
-from farro.client.reminders import MissedReminderAction
+from farro.client.reminders import MissedReminderAction, ReminderPriority
 from farro.providers.contracts import Provider
 from farro.providers.errors import StoreError
 from farro.providers.rows import FAILED, Commit, EventRow, Progress, ReminderRow, Settle, Verdict
@@ -68,6 +68,7 @@ RECHECK_MAX_S = 30.0
 UNKNOWN_TYPE_WAIT = timedelta(minutes=10)
 REFILL_GAP_S = 0.05  # of loop time, between two polls of which the first brought less than a full page
 BEHIND_GAP_S = 1.0  # of loop time, between two polls for what is due while there is little room for it
+ALL_PRIORITIES = len(ReminderPriority)
 DELIVERIES_IN_A_ROW = 64  # a few milliseconds of work, however much falls due at once
 LOAD_AGE_MAX_S = 10.0  # of loop time: how old the reading of CPU quota and memory may be
 REPAIR_PAGE = 200  # broken rows put right in one go; the rest a minute later
@@ -226,9 +227,9 @@ class ReminderService:
         if queue.ready:
             self._kick()
         self.statistics.held_peak = max(self.statistics.held_peak, len(queue))
-        if self._wants_poll(now):
+        if priorities := self._wants_poll(now):
             self._polling = True
-            self._tasks.start(self._poll(), "poll")
+            self._tasks.start(self._poll(priorities), "poll")
         self._arm(now)
 
     def _arm(self, now: int) -> None:
@@ -268,32 +269,38 @@ class ReminderService:
         self._poll_asked = True
         self._kick()
 
-    def _wants_poll(self, now: int) -> bool:
+    def _wants_poll(self, now: int) -> int:
+        """How many priorities to read now, the highest first; mostly none or all."""
         if self._polling:
-            return False
+            return 0
         if now >= self._next_poll_at or self.held.page_outdated or self._poll_asked:
-            return True
-        return self._loop.time() >= self._refill_when(now)
+            return ALL_PRIORITIES
+        if self._loop.time() < self._refill_when(now):
+            return 0
+        return ALL_PRIORITIES if self.held.wants_refill(now) else self.held.pressing(now) or ALL_PRIORITIES
 
     def _refill_when(self, now: int) -> float:
         """When to read the table although no poll is due: the loop's time, infinity for never."""
         if self.held.wants_refill(now):
             at_once = self._page_full and self.held.complete_until < now
             return self._polled_at if at_once else self._polled_at + REFILL_GAP_S
-        if self.held.is_pressed(now):
+        if self.held.pressing(now):
             return self._polled_at + REFILL_GAP_S
         return self._polled_at + BEHIND_GAP_S if self.held.is_behind(now) else float("inf")
 
-    async def _poll(self) -> None:
+    async def _poll(self, priorities: int = ALL_PRIORITIES) -> None:
         """Read one page and hold what it says.  A store that does not answer is asked again."""
         self._polling = True
-        self._poll_asked = False
+        whole = priorities == ALL_PRIORITIES
+        self._poll_asked = self._poll_asked and not whole
         self._polled_at = self._loop.time()
         self._adapt()
         now = self.now()
         until = now + duration_us(self.options.look_ahead_window)
         limit = self.held.queue.capacity
-        questions = poller.queries(until, limit, self._ownership.all(), self._ownership.partitions)
+        questions = poller.queries(
+            until, limit, self._ownership.all(), self._ownership.partitions, priorities
+        )
         began = self.held.read_began()
         try:
             answers = await self._provider.poll(questions)
@@ -312,11 +319,12 @@ class ReminderService:
                 by_priority=self.options.enable_priority,
                 wait_max_us=duration_us(self.options.background_wait_max),
             )
-            self._page_full = len(page.rows) + len(page.aged) >= limit
+            self._page_full = whole and len(page.rows) + len(page.aged) >= limit
             self.held.queue.advance(self.now())
             for _ in self.held.hold_page(page, until, began):
                 await asyncio.sleep(0)
-            self._next_poll_at = now + duration_us(self.options.poll_interval)
+            if whole:
+                self._next_poll_at = now + duration_us(self.options.poll_interval)
             self.statistics.polls += 1
             self.healthy = True
             self.statistics.poll_rows += sum(map(len, answers))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from datetime import timedelta
 
 import pytest
 
 from farro.client.identity import GrainId
 from farro.client.reminders import ReminderPriority
+from farro.providers.rows import PollQuery, ReminderRow
 from farro.silo.reminders.due_queue import Entry
 from farro.silo.testing.faulty_provider import Fault
 from farro.silo.testing.virtual_time import VirtualClock
@@ -199,3 +201,27 @@ async def test_a_large_bucket_that_falls_due_at_once_leaves_the_loop_to_others(
         await asyncio.sleep(100)
     assert len(world.rungs) == 10_000
     assert 0 < most <= 128
+
+
+async def test_only_the_priority_that_presses_is_read_while_the_bucket_is_full_of_lower_ones(
+    virtual: VirtualClock,
+) -> None:
+    start = virtual.at()
+    world = World(virtual, options=reminder_options(**SMALL, **ONE_PERMIT, poll_interval=s(300)))
+    world.handler = lambda bell: asyncio.sleep(20)
+    async with world.up():
+        await full_of_background(world, 100)
+        asked: list[list[int]] = []
+        poll = world.store.poll
+
+        async def listening(queries: Sequence[PollQuery]) -> list[list[ReminderRow]]:
+            asked.append([query.priority for query in queries])
+            return await poll(queries)
+
+        world.store.poll = listening  # type: ignore[method-assign]
+        await world.do(
+            "c", lambda bell: bell.schedule(bell.ring, at=start + s(5), every=s(60), priority=CRITICAL)
+        )
+        await asyncio.sleep(25)
+    assert [CRITICAL] in asked
+    assert [rung.key for rung in world.rungs][:8].count("c") == 1
