@@ -224,6 +224,7 @@ class Client:
         self._ready.set()
         for connection in list(self._connections):
             await connection.finish_writing()
+        await asyncio.sleep(0)  # a connection made just now begins to run, and so closes its socket
         for task in self._tasks:
             task.cancel()
         if self._tasks:
