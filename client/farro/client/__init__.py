@@ -34,11 +34,17 @@ from farro.client.errors import (
 )
 from farro.client.identity import GrainId, Key
 from farro.client.interface import grain_interface
+from farro.client.management import Reminders
 from farro.client.reference import Reference
 from farro.client.reminders import (
     MissedReminderAction,
+    PastTick,
+    ReminderCounts,
+    ReminderGroup,
     ReminderHandle,
+    ReminderListing,
     ReminderPriority,
+    ReminderQuery,
     ReminderStatus,
     Tick,
     TickStatus,
@@ -75,13 +81,19 @@ __all__ = [
     "NoSuchMethod",
     "NotRemote",
     "Overloaded",
+    "PastTick",
     "ProtocolError",
     "ReadonlyTurn",
     "Reference",
+    "ReminderCounts",
+    "ReminderGroup",
     "ReminderHandle",
+    "ReminderListing",
     "ReminderNotFound",
     "ReminderPriority",
+    "ReminderQuery",
     "ReminderStatus",
+    "Reminders",
     "SiloStopping",
     "SiloUnavailable",
     "StorageUnavailable",

@@ -153,6 +153,8 @@ class ReminderGroup:
 
 @dataclass(frozen=True, slots=True)
 class ReminderCounts:
+    """How many reminders there are, and how many of each priority and status; empty groups are absent."""
+
     total: int
     groups: list[ReminderGroup]
 
