@@ -1,8 +1,8 @@
 """The limit of calls between two processes: a WebSocket echo of aiohttp with coalesced writes, nothing else.
 
 What a call costs at least: 64 callers each send sixteen bytes and wait for them to return; all messages
-of one loop tick share a frame, both ways.  No encoding, no dispatch, no deadline.  Client calls are measured as a
-ratio to this, in the same run.
+of one loop tick share a frame, both ways.  No encoding, no dispatch, no deadline.  Client calls are measured
+as a ratio to this, in the same run.
 
 ``python -m benchmarks.echo_probe`` prints the rate; other benchmarks await :func:`echo_rate`.
 """

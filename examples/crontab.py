@@ -32,8 +32,8 @@ class Line:
 
 @dataclass
 class CrontabState:
-    jobs: list[str] = field(default_factory=list)
-    ran: dict[str, int] = field(default_factory=dict)
+    jobs: list[str] = field(default_factory=list[str])
+    ran: dict[str, int] = field(default_factory=dict[str, int])
 
 
 class Crontab(Grain[CrontabState], name="crontabs"):

@@ -22,7 +22,7 @@ AGAIN = timedelta(days=1)
 class ShipmentState:
     status: str = "new"
     chase: ReminderHandle | None = None  # plain data: it survives in the state
-    chased: list[str] = field(default_factory=list)
+    chased: list[str] = field(default_factory=list[str])
 
 
 class Shipment(Grain[ShipmentState], name="shipments"):

@@ -12,8 +12,9 @@ import pytest
 
 from farro.client.clock import to_us
 from farro.providers.opening import open_provider
+from farro.providers.sql_files import Migration
 from farro.providers.sqlite import opened
-from farro.providers.sqlite.migrating import Migration, known_migrations
+from farro.providers.sqlite.migrating import known_migrations
 from tests.acceptance.processes import Serve, farro_here, silos
 
 STORE = "sqlite:///farro.db"

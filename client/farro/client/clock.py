@@ -18,15 +18,18 @@ MICROSECOND = timedelta(microseconds=1)
 class Clock(Protocol):
     def now(self) -> int:
         """Schedule time: microseconds since the epoch, UTC.  May jump, like any wall clock."""
+        ...
 
     def steady(self) -> int:
         """Schedule microseconds from a monotonic source: differences only.
 
         Where ``now`` and ``steady`` part, the wall clock was set or the machine slept.
         """
+        ...
 
     def loop_seconds(self, schedule_us: int) -> float:
         """How many seconds of loop time that many schedule microseconds take (negative input: 0)."""
+        ...
 
 
 class SystemClock:

@@ -39,30 +39,37 @@ class Provider(Protocol):
 
         Opened for reading only, it creates and migrates nothing (StoreMissing, SchemaMismatch instead).
         """
+        ...
 
     async def close(self) -> None:
         """Release everything.  Repeatable.  What was acknowledged before stays durable."""
+        ...
 
     async def join(self, address: str, now: int) -> SiloRow:
         """Add a silo under a number never used before; its sign of life is ``now``."""
+        ...
 
     async def renew(self, number: int, now: int) -> bool:
         """Store a sign of life.  False when the silo is unknown or has left.  Needs no fsync."""
+        ...
 
     async def leave(self, number: int, now: int) -> None:
         """Mark the silo as gone and free its partitions.  Repeatable."""
+        ...
 
     async def take(self, number: int, partitions: Sequence[int], now: int) -> list[PartitionRow]:
         """Own the partitions: each epoch grows by one, in one transaction, and fences every older commit.
 
         Answers in ascending partition order.
         """
+        ...
 
     async def load(self, grains: Sequence[tuple[str, str]]) -> list[GrainRow | None]:
         """The rows of ``(grain_type, grain_key)``, in the order asked; None where there is none.
 
         Sees every commit acknowledged before the call, and no commit begun before it lands after it.
         """
+        ...
 
     async def commit(self, batch: Sequence[Commit], owner: int, now: int) -> list[Verdict]:
         """Apply the members durably; one verdict each, in order.  Each happens as a whole or not at all.
@@ -72,47 +79,60 @@ class Provider(Protocol):
         FENCED, CONFLICT, REJECTED or DUPLICATE undoes that member alone.  Also stores ``now`` as the sign of
         life of silo ``owner``.  An empty batch does nothing.
         """
+        ...
 
     async def reminder(self, grain_type: str, grain_key: str, name: str) -> ReminderRow | None:
         """One reminder row."""
+        ...
 
     async def reminders_of(self, grain_type: str, grain_key: str) -> list[ReminderRow]:
         """Every reminder of one grain, by name."""
+        ...
 
     async def poll(self, queries: Sequence[PollQuery]) -> list[list[ReminderRow]]:
         """Run index ranges, one answer each, in order.  Cost grows with the rows returned, not with the
         table.
         """
+        ...
 
     async def list_reminders(
         self, where: ReminderFilter, limit: int, after: tuple[str, str, str] | None = None
     ) -> list[ReminderRow]:
         """A page by (grain_type, grain_key, name), strictly after the key ``after``."""
+        ...
 
     async def count_reminders(self, where: ReminderFilter) -> list[ReminderCount]:
         """Counts by priority and status, ascending; groups without rows are absent."""
+        ...
 
     async def events(self, partition: int, stream: str, after: int, limit: int) -> list[tuple[int, EventRow]]:
         """Events of a stream in one partition with sequence > ``after``, ascending, with their sequence."""
+        ...
 
     async def outbox(self, partition: int, after: int, limit: int) -> list[tuple[int, OutboxRow]]:
         """Outbox rows of one partition with sequence > ``after``, ascending, with their sequence."""
+        ...
 
     async def stream_heads(self, stream: str) -> list[tuple[int, int]]:
         """``(partition, last sequence)`` of every partition in which the stream ever had an event, ascending.
 
         A trimmed event still counts: sequences are never used again.
         """
+        ...
 
     async def trim_events(self, stream: str, partition: int, until: int) -> int:
         """Delete the events of a stream in one partition with sequence <= ``until``; how many there were."""
+        ...
 
     async def watermarks(self, grain_type: str, grain_key: str) -> dict[str, int]:
         """The positions up to which a grain has consumed its sources."""
+        ...
 
     async def unpollable(self, limit: int) -> list[ReminderRow]:
         """Scheduled rows that no poll can see: without ``wake_at`` or ``next_due_at``, or of an unknown
         priority.  Cost grows with such rows, not with the table."""
+        ...
 
     async def silos(self) -> list[SiloRow]:
         """Every silo of the service that ever joined and is still recorded, by number."""
+        ...

@@ -113,7 +113,7 @@ class Silo:
             await self._build()
             await self._open_gateway()
         except BaseException:
-            await self._tear_down()
+            await self.tear_down()
             raise
         self._state = "running"
         log.info(
@@ -343,10 +343,10 @@ class Silo:
                 len(self._core.running),
                 limit,
             )
-        await self._tear_down(max(0.1, deadline - asyncio.get_running_loop().time()))
+        await self.tear_down(max(0.1, deadline - asyncio.get_running_loop().time()))
         log.info("silo stopped number=%d", self.number)
 
-    async def _tear_down(self, commit_wait_s: float = 0.1) -> None:
+    async def tear_down(self, commit_wait_s: float = 0.1) -> None:
         """Close whatever was opened, top-down; used by stop and by a start that failed half-way."""
         gateway = getattr(self, "_gateway", None)
         if gateway is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import timedelta
 from math import floor
+from typing import Any
 
 from farro.client.errors import InvalidPayload
 from farro.client.streams import checked_stream
@@ -18,9 +19,9 @@ class OptionsError(ValueError):
 
 def _positive(owner: object, *names: str) -> None:
     for name in names:
-        value = getattr(owner, name)
-        zero = timedelta(0) if isinstance(value, timedelta) else 0
-        if value <= zero:
+        value: Any = getattr(owner, name)
+        number = value.total_seconds() if isinstance(value, timedelta) else value
+        if number <= 0:
             raise OptionsError(f"{type(owner).__name__}.{name} must be greater than zero, not {value}")
 
 

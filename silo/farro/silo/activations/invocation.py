@@ -39,15 +39,19 @@ class Delivery(Protocol):
 
     def admit(self) -> Admission:
         """Asked when the turn could begin.  START takes a permit."""
+        ...
 
     def begin(self, spec: MethodSpec) -> tuple[Tick | None, Sequence[Any], dict[str, Any]]:
         """Claim it: the tick, if it is one, and the arguments its method is called with."""
+        ...
 
     def code_ended(self) -> None:
         """The turn's code has ended; its commit may still be under way."""
+        ...
 
     def consume(self) -> Consumption:
         """What the turn's commit consumes, asked once the code has returned."""
+        ...
 
 
 class Invocation:

@@ -54,6 +54,7 @@ class CallTarget(Protocol):
 
     def submit(self, call: Invocation) -> None:
         """Take a call.  Its ``respond`` is called exactly once, possibly before this returns."""
+        ...
 
 
 class Session:

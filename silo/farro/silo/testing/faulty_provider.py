@@ -217,4 +217,4 @@ async def crash(silo: Silo) -> None:
     if not isinstance(silo.provider, FaultyProvider):
         raise TypeError("crash() needs a silo whose store is a FaultyProvider")
     silo.provider.cut()
-    await silo._tear_down(0.0)
+    await silo.tear_down(0.0)
