@@ -295,9 +295,11 @@ class Grain(Generic[S]):
         """Every reminder of this grain by name."""
         return await self._farro_runtime.book.reminders(self, None)
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "state":
-            raise AttributeError(
-                f"{type(self).__name__} has no state; declare it as class {type(self).__name__}(Grain[State])"
-            )
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    if not TYPE_CHECKING:  # a checker that saw it would accept every misspelt attribute
+
+        def __getattr__(self, name: str) -> Any:
+            if name == "state":
+                raise AttributeError(
+                    f"{type(self).__name__} has no state; declare it as class {type(self).__name__}(Grain[State])"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
