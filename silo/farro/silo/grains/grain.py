@@ -299,7 +299,6 @@ class Grain(Generic[S]):
 
         def __getattr__(self, name: str) -> Any:
             if name == "state":
-                raise AttributeError(
-                    f"{type(self).__name__} has no state; declare it as class {type(self).__name__}(Grain[State])"
-                )
+                own = type(self).__name__
+                raise AttributeError(f"{own} has no state; declare it as class {own}(Grain[State])")
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
