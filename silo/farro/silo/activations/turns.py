@@ -248,8 +248,8 @@ class Turns:
     async def _committed(
         self, activation: Activation, turn: Turn, encoded: bytes | None, call: Invocation
     ) -> FarroError | None:
-        consumed = NOTHING if call.delivery is None else call.delivery.consume()
         try:
+            consumed = NOTHING if call.delivery is None else call.delivery.consume()
             await self._commit(activation, turn, encoded, consumed)
         except FarroError as error:
             log.warning("commit failed grain=%s: %s", printable(call.target), printable(str(error)))
@@ -257,6 +257,8 @@ class Turns:
         except asyncio.CancelledError:
             # A silo that ends without waiting: the commit was handed over, and its rows may be there.
             return CommitOutcomeUnknown(f"the silo stopped while the commit of {call.target} was under way")
+        except Exception as defect:  # a fault of farro's own must not leave the grain busy for ever
+            return failed(call.target, defect, self._core.random)
         return None
 
     async def _commit(
