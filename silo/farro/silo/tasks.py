@@ -55,7 +55,7 @@ class TaskOwner:
 
     def turn_over(self) -> None:
         """The current task, begun by :meth:`start_turn`, is about to end."""
-        task = asyncio.current_task()
+        task = asyncio.current_task(self._loop)  # without the loop it asks for the process id, a system call
         if task is not None:
             self._tasks.discard(task)
         if self._left is not None and not self._left.done():
