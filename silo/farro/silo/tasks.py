@@ -14,6 +14,9 @@ from typing import Any
 
 log = logging.getLogger("farro.tasks")
 
+GIVE_UP_S = 5.0  # of loop time, for tasks that swallow their cancellation
+CANCEL_AGAIN_S = 0.5
+
 Coro = Coroutine[Any, Any, None]
 
 
@@ -24,7 +27,7 @@ class TaskOwner:
         self._name = name
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
-        self._left: asyncio.Future[None] | None = None  # for who waits: a task is no longer at work
+        self.stopping = False
 
     def __len__(self) -> int:
         return len(self._tasks)
@@ -43,23 +46,13 @@ class TaskOwner:
 
         Turns are the hot path: a done callback would cost each of them one more trip around the loop.
         """
-        self.adopt(self._loop.create_task(coro, name=name, context=context))
-
-    def start_idle(self, coro: Coro, name: str, context: Context) -> asyncio.Task[None]:
-        """A task that its maker keeps and ends, such as a parked carrier: not waited for here."""
-        return self._loop.create_task(coro, name=name, context=context)
-
-    def adopt(self, task: asyncio.Task[None]) -> None:
-        """Keep, wait for and end a task that is at work on a turn; :meth:`turn_over` lets it go."""
-        self._tasks.add(task)
+        self._tasks.add(self._loop.create_task(coro, name=name, context=context))
 
     def turn_over(self) -> None:
         """The current task, begun by :meth:`start_turn`, is about to end."""
         task = asyncio.current_task(self._loop)  # without the loop it asks for the process id, a system call
         if task is not None:
             self._tasks.discard(task)
-        if self._left is not None and not self._left.done():
-            self._left.set_result(None)
 
     def repeat(self, action: Callable[[], Coro], every_s: float, name: str) -> asyncio.Task[None]:
         """Run ``action`` every ``every_s`` seconds of loop time, from the end of one run to the next start.
@@ -85,11 +78,6 @@ class TaskOwner:
         if error is not None:
             log.error("task %s of %s failed", task.get_name(), self._name, exc_info=error)
 
-    def _at_work(self) -> set[asyncio.Task[None]]:
-        """The tasks that are left.  A turn cancelled before its first step never said good-bye."""
-        self._tasks = {task for task in self._tasks if not task.done()}
-        return self._tasks
-
     async def wait(self, timeout_s: float) -> bool:
         """Wait until no task is left; False when ``timeout_s`` passed first."""
         deadline = self._loop.time() + timeout_s
@@ -97,23 +85,31 @@ class TaskOwner:
             left = deadline - self._loop.time()
             if left <= 0:
                 return False
-            await self._one_less(left)
+            await asyncio.wait(self._at_work(), timeout=left, return_when=asyncio.FIRST_COMPLETED)
         return True
 
-    async def _one_less(self, timeout_s: float | None) -> None:
-        """Until a task has ended, or has left although it lives on (a carrier), or time is up."""
-        self._left = self._loop.create_future()
-        own = asyncio.current_task()
-        others = {task for task in self._tasks if task is not own}
-        await asyncio.wait({*others, self._left}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
-        self._left = None
+    def _at_work(self) -> set[asyncio.Task[None]]:
+        """The tasks that are left.  A turn cancelled before its first step never said good-bye."""
+        self._tasks = {task for task in self._tasks if not task.done()}
+        return set(self._tasks)
 
-    async def stop(self) -> None:
-        """Cancel every task and wait for the last one.  Repeatable.  Never cancels the caller itself."""
+    async def stop(self, give_up_after_s: float = GIVE_UP_S) -> None:
+        """Cancel every task and wait for the last one.  Repeatable.  Never cancels the caller itself.
+
+        A task that will not end although it is cancelled again and again is left behind, and logged.
+        """
+        self.stopping = True
         own = asyncio.current_task()
-        cancelled: set[asyncio.Task[None]] = set()
-        while waiting := {task for task in self._at_work() if task is not own}:
-            for task in waiting - cancelled:
+        deadline = self._loop.time() + give_up_after_s
+        while waiting := self._at_work() - {own}:
+            if self._loop.time() >= deadline:
+                log.error(
+                    "%d tasks of %s do not end although they were cancelled; they are left behind: %s",
+                    len(waiting),
+                    self._name,
+                    ", ".join(sorted(task.get_name() for task in waiting)[:5]),
+                )
+                return
+            for task in waiting:
                 task.cancel()
-            cancelled |= waiting
-            await self._one_less(None)
+            await asyncio.wait(waiting, timeout=CANCEL_AGAIN_S)

@@ -145,6 +145,8 @@ class Activation:
     def _enqueue(self, call: Invocation) -> None:
         if self._mailbox is None:
             self._mailbox = deque()
+        if len(self._mailbox) >= self.core.options.mailbox_max:
+            self._drop_expired()
         if len(self._mailbox) >= self.core.options.mailbox_max and call.delivery is None:
             call.respond(
                 None,
@@ -156,24 +158,30 @@ class Activation:
             return
         self._mailbox.append(call)
 
+    def _drop_expired(self) -> None:
+        """Make room: calls that nobody waits for any more hold no place against those that somebody does."""
+        now = self.core.loop.time()
+        waiting = self._take_mailbox()
+        self._mailbox = deque(each for each in waiting if not each.cancelled and each.deadline >= now)
+        for each in waiting:
+            if each.cancelled or each.deadline < now:
+                each.respond(None, CallTimeout(f"{each.target} was no longer wanted", turn_ran=False))
+
     def _pump(self) -> None:
         """Begin whatever may begin, in order."""
         while self._mailbox and self.phase is Phase.ACTIVE:
             if not self._may_begin(self._mailbox[0]):
                 return
-            self._begin(self._mailbox.popleft(), at_once=False)
+            self._begin(self._mailbox.popleft())
         if self._mailbox is not None and not self._mailbox:
             self._mailbox = None
         if self._sleep_reason is not None and self.phase is Phase.ACTIVE and self.idle:
             self._fall_asleep(self._sleep_reason)
 
-    def _begin(self, call: Invocation, *, at_once: bool = True) -> None:
-        """Begin the call's turn: its first step within this very call, unless it comes from the mailbox,
-        where one turn would begin the next inside itself."""
+    def _begin(self, call: Invocation) -> None:
         if self._admitted(call):
-            carriers = self.core.carriers
-            start = carriers.start if at_once else carriers.start_later
-            start(self.core.turns.run_and_end(self, call), "turn")
+            core = self.core
+            core.tasks.start_turn(core.turns.run_and_end(self, call), "turn", core.context.copy())
 
     def _admitted(self, call: Invocation) -> bool:
         """May the call's turn begin?  If so it counts as begun; if not, whoever waits has been told."""

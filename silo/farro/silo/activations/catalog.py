@@ -32,6 +32,7 @@ class Catalog:
         self._awake: dict[tuple[str, str], Activation] = {}
         self._system_awake = 0
         self._refusing: str | None = None
+        self._closed = False
         for known in classes:
             for operation in known.operations.values():
                 operation.spec.resolve()  # names that did not exist yet when the class was declared
@@ -75,7 +76,7 @@ class Catalog:
         activation.post(call)
 
     def _served(self, call: Invocation) -> GrainClass:
-        if self._refusing is not None and call.external:
+        if self._refusing is not None and (call.external or self._closed):
             raise SiloStopping(self._refusing)
         known = self._classes.get(call.grain_type)
         if known is None:
@@ -106,8 +107,8 @@ class Catalog:
         key = (call.grain_type, call.grain_key)
         self._system_awake += known.system and key not in self._awake
         self._awake[key] = activation
-        activation.post(call)  # before it wakes, which a grain without state does within this call
-        core.carriers.start(core.turns.activate(activation, call), "activate")
+        activation.post(call)
+        core.tasks.start_turn(core.turns.activate(activation, call), "activate", core.context.copy())
 
     def submit_again(self, call: Invocation) -> None:
         """A message that an activation could no longer serve goes to the next one."""
@@ -150,6 +151,11 @@ class Catalog:
     def refuse(self, reason: str) -> None:
         """From now on calls from clients are refused; what was accepted, and calls between grains, go on."""
         self._refusing = reason
+
+    def close(self) -> None:
+        """From now on every message is refused: what is being cut off must not begin new turns."""
+        self._refusing = self._refusing or "this silo has stopped"
+        self._closed = True
 
     def put_all_to_sleep(self, reason: str) -> None:
         for each in list(self._awake.values()):

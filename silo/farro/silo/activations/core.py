@@ -12,7 +12,6 @@ from farro.client.clock import Clock
 from farro.client.codec import Codec
 from farro.silo.activations.commit import Committer
 from farro.silo.activations.loading import Loader
-from farro.silo.carriers import Carriers
 from farro.silo.grains.context import empty_context
 from farro.silo.options import ActivationOptions
 from farro.silo.ownership import Ownership
@@ -52,13 +51,9 @@ class Core:
     book: ReminderBook
     reminders_max: int  # per grain
     turns: Turns = field(init=False)
-    carriers: Carriers = field(init=False)
     desk: Any = field(init=False)  # the silo's ReminderDesk: a room above, handed through to its grain
     streams: Any = field(init=False)  # the silo's StreamService, likewise
     running: set[Turn] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     context: Context = field(default_factory=empty_context)  # turns start here, not in their caller's
     counters: Counters = field(default_factory=Counters)
-
-    def __post_init__(self) -> None:
-        self.carriers = Carriers(self.tasks, self.context)

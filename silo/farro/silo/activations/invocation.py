@@ -74,6 +74,7 @@ class Invocation:
         "kwargs",
         "method",
         "operation",
+        "over",
         "readonly",
         "respond",
     )
@@ -105,6 +106,7 @@ class Invocation:
         self.operation: Operation | None = None  # found by the catalog
         self.readonly = False
         self.cancelled = False
+        self.over = False  # its turn has ended and the caller been answered
         self.cancel_running: Callable[[], object] | None = None  # set while a @cancellable turn's code runs
 
     @property

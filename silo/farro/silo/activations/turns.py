@@ -24,11 +24,12 @@ from farro.client.errors import (
     Conflict,
     FarroError,
     Fenced,
+    GrainCallFailed,
     InvalidPayload,
     SiloStopping,
 )
-from farro.providers.rows import Commit, GrainRow, GrainWrite, Outcome
-from farro.silo.activations.failures import failed, printable
+from farro.providers.rows import Commit, GrainRow, GrainWrite, Outcome, Verdict
+from farro.silo.activations.failures import describe, failed, printable
 from farro.silo.activations.invocation import Consumption, Invocation
 from farro.silo.grains.context import CURRENT, Link, Turn
 from farro.silo.grains.grain import Grain
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from farro.silo.activations.core import Core
 
 log = logging.getLogger("farro.turns")
+defects = logging.getLogger("farro.defects")
 
 NOTHING = Consumption()
 
@@ -52,9 +54,23 @@ class Turns:
 
     async def run_and_end(self, activation: Activation, call: Invocation) -> None:
         """A turn that is all its task does."""
-        await self.run(activation, call)
-        CURRENT.set(None)
+        await self._run_guarded(activation, call)
         self._core.tasks.turn_over()
+
+    async def _run_guarded(self, activation: Activation, call: Invocation) -> None:
+        """:meth:`run`, such that even a fault of farro's own, or of a logging handler, frees the grain."""
+        try:
+            await self.run(activation, call)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as defect:
+            if not call.over:
+                error = GrainCallFailed(
+                    f"{call.target}: the silo failed: {describe(defect)}", remote_type=type(defect).__name__
+                )
+                self._end(activation, call, keep=False, destroyed=False, answer=None, error=error)
+            # A logger of its own: what failed may have been a filter of the one above.
+            defects.critical("a turn ended in a defect grain=%s", printable(call.target), exc_info=defect)
 
     async def run(self, activation: Activation, call: Invocation) -> None:
         """The whole turn of one call or delivery.  Answers the caller exactly once; raises nothing.
@@ -100,14 +116,31 @@ class Turns:
         elif delivery is not None or turn.has_effects or encoded != activation.baseline:
             error = await self._committed(activation, turn, encoded, call)
             keep = error is None
-        if not keep:
-            activation.discard()
-        elif turn.has_effects and turn.effects.destroy:
-            activation.destroyed()
-        activation.turn_over(call)
-        call.respond(answer if error is None else None, error)
+        destroyed = error is None and turn.has_effects and turn.effects.destroy
+        self._end(activation, call, keep=keep, destroyed=destroyed, answer=answer, error=error)
+
+    def _end(
+        self,
+        activation: Activation,
+        call: Invocation,
+        *,
+        keep: bool,
+        destroyed: bool,
+        answer: Any,
+        error: FarroError | None,
+    ) -> None:
+        """Let the activation go on or go, and answer the caller; once."""
+        call.over = True
         if error is not None:
             self._core.counters.turns_failed += 1
+        try:
+            if not keep:
+                activation.discard()
+            elif destroyed:
+                activation.destroyed()
+            activation.turn_over(call)
+        finally:
+            call.respond(answer if error is None else None, error)
 
     def _what_was_raised(
         self, activation: Activation, call: Invocation, raised: BaseException, in_code: bool
@@ -117,10 +150,8 @@ class Turns:
         error of farro's the answer itself."""
         if isinstance(raised, FarroError) and (not in_code or activation.known.system):
             return raised
-        task = asyncio.current_task()
-        if isinstance(raised, asyncio.CancelledError) and task is not None and task.cancelling():
+        if _cut_off(raised):
             if call.cancelled and call.cancel_running is not None:
-                task.uncancel()
                 return CallCancelled(f"{call.target} was cancelled by its caller")
             return SiloStopping(f"the silo stopped while {call.target} ran; nothing was committed")
         return failed(call.target, raised, self._core.random)
@@ -132,8 +163,7 @@ class Turns:
         if await self._awake(activation, first):
             call = activation.activated()
             if call is not None:
-                await self.run(activation, call)
-        CURRENT.set(None)
+                await self._run_guarded(activation, call)
         self._core.tasks.turn_over()
 
     async def _awake(self, activation: Activation, first: Invocation) -> bool:
@@ -149,7 +179,10 @@ class Turns:
         except KeyboardInterrupt:
             raise
         except BaseException as raised:
-            activation.failed(failed(f"{activation.id}.on_activate", raised, core.random))
+            if _cut_off(raised):
+                activation.failed(SiloStopping(f"the silo stopped while {activation.id} woke"))
+            else:
+                activation.failed(failed(f"{activation.id}.on_activate", raised, core.random))
         else:
             core.counters.activations_created += 1
             return True
@@ -160,7 +193,9 @@ class Turns:
         try:
             async with asyncio.timeout(self._core.options.deactivate_timeout.total_seconds()):
                 await self._hook(activation, "on_deactivate", (), reason)
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             log.warning(
                 "on_deactivate failed grain=%s reason=%s: %s",
                 printable(str(activation.id)),
@@ -255,7 +290,7 @@ class Turns:
             log.warning("commit failed grain=%s: %s", printable(call.target), printable(str(error)))
             return error
         except asyncio.CancelledError:
-            # A silo that ends without waiting: the commit was handed over, and its rows may be there.
+            # The silo ends without waiting: the commit was handed over, and its rows may be there.
             return CommitOutcomeUnknown(f"the silo stopped while the commit of {call.target} was under way")
         except Exception as defect:  # a fault of farro's own must not leave the grain busy for ever
             return failed(call.target, defect, self._core.random)
@@ -278,7 +313,7 @@ class Turns:
             activation.version = 0 if row is None else row.version
         writes = encoded is not None and (changed or activation.layout_stale)
         state = activation.known.state
-        verdict = await core.committer.commit(
+        commit = core.committer.commit(
             Commit(
                 partition=activation.partition,
                 epoch=core.ownership.epoch(activation.partition),
@@ -299,6 +334,7 @@ class Turns:
                 reminders_max=core.reminders_max if effects.reminders else 0,
             )
         )
+        verdict = await self._verdict(commit)
         match verdict.outcome:
             case Outcome.COMMITTED:
                 activation.version = verdict.version
@@ -314,6 +350,16 @@ class Turns:
             case Outcome.REJECTED:
                 raise InvalidPayload(f"the store refused the data of {activation.id}: {verdict.reason}")
 
+    async def _verdict(self, commit: asyncio.Future[Verdict]) -> Verdict:
+        """Wait for it whatever is asked of the task: once handed over, a commit is not cancelled."""
+        while True:
+            try:
+                return await asyncio.shield(commit)
+            except asyncio.CancelledError:
+                if self._core.tasks.stopping:
+                    commit.add_done_callback(_heard)
+                    raise
+
     async def _row(self, activation: Activation) -> GrainRow | None:
         return await self._core.loader.load(activation.id.type, activation.id.key)
 
@@ -321,3 +367,17 @@ class Turns:
 def _cancel_current() -> Callable[[], object] | None:
     task = asyncio.current_task()
     return None if task is None else task.cancel
+
+
+def _cut_off(raised: BaseException) -> bool:
+    """Was the task itself cancelled, rather than something it waited for?"""
+    if not isinstance(raised, asyncio.CancelledError):
+        return False
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _heard(commit: asyncio.Future[Verdict]) -> None:
+    """The verdict came too late for anybody; a failure nobody looks at would be reported as a defect."""
+    if not commit.cancelled():
+        commit.exception()
