@@ -35,7 +35,7 @@ from uuid import UUID
 import msgpack
 
 from farro.client.errors import InvalidPayload
-from farro.client.plain import NESTING_MAX, Mismatch, plain
+from farro.client.plain import NESTING_MAX, Mismatch, check_hashes, plain
 from farro.client.reference import Caller, Reference, untyped_reference
 from farro.client.structure import check_structure
 
@@ -67,6 +67,7 @@ def array_header(count: int) -> bytes:
 
 
 def _pack_set(value: Any) -> bytes:
+    check_hashes(value)
     return array_header(len(value)) + b"".join(sorted(packed_each(value)))
 
 
@@ -144,6 +145,9 @@ class Codec:
         """:meth:`pack_wire` for who looks at the size himself."""
         try:
             data: bytes = self._packer.pack(wire)
+        except Mismatch as mismatch:
+            self._packer = self._new_packer()
+            raise InvalidPayload(mismatch.text(path)) from None
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             # A failed pack leaves half a message in the packer's buffer.
             self._packer = self._new_packer()
@@ -209,6 +213,7 @@ class Codec:
             return _timedelta(items)
         if code == REFERENCE:
             return _reference(items, self._caller)
+        check_hashes(items)
         found = set(items) if code == SET else frozenset(items)
         if len(found) != len(items):
             raise ValueError("a set holds the same element twice")
@@ -216,6 +221,7 @@ class Codec:
 
 
 def _unique(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
+    check_hashes([key for key, _ in pairs])
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a map holds the same key twice")

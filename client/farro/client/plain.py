@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from enum import Enum
@@ -13,6 +14,7 @@ from uuid import UUID
 from farro.client.reference import Reference
 
 NESTING_MAX = 32
+EQUAL_HASHES_MAX = 64
 
 
 class Mismatch(Exception):
@@ -45,6 +47,25 @@ def show(value: Any) -> str:
 
 def too_deep() -> Mismatch:
     return Mismatch(f"nested more than {NESTING_MAX} levels; flatten it")
+
+
+def check_hashes(items: Collection[Any]) -> None:
+    """Raise :class:`Mismatch` if building a set or dict of ``items`` would take far too long.
+
+    Numbers, and what is made of them, have hashes that anybody can make equal: inserting n such elements
+    takes n² comparisons.  Looked at before the set or dict is built.
+    """
+    if len(items) <= EQUAL_HASHES_MAX:
+        return
+    hashes = [hash(item) for item in items]
+    if len(hashes) - len(set(hashes)) < EQUAL_HASHES_MAX:
+        return
+    ((_, most),) = Counter(hashes).most_common(1)
+    if most > EQUAL_HASHES_MAX:
+        raise Mismatch(
+            f"{most:,} set elements or dict keys have the same hash; at most {EQUAL_HASHES_MAX} may. "
+            "Send a list, or send the numbers as text"
+        )
 
 
 def plain_str(value: str) -> str:
@@ -125,6 +146,7 @@ def _tuple(value: tuple[Any, ...], depth: int) -> tuple[Any, ...]:
 
 
 def _dict(value: dict[Any, Any], depth: int) -> dict[Any, Any]:
+    check_hashes(value)
     made = {}
     for key, item in value.items():
         wire_key = _item(key, depth, f"[key {show(key)}]")

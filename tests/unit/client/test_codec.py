@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -217,3 +218,46 @@ def test_random_bytes_are_a_value_or_an_invalid_payload(data: bytes) -> None:
     except InvalidPayload:
         return
     CODEC.pack(value)
+
+
+CRAFTED: list[Any] = [
+    [((1 << 70) + n) * (2**61 - 1) for n in range(20_000)],
+    [Decimal(((1 << 70) + n) * (2**61 - 1)) for n in range(5_000)],
+    [(((1 << 70) + n) * (2**61 - 1), 1) for n in range(5_000)],
+    [UUID(int=n * (2**61 - 1)) for n in range(5_000)],
+]
+
+
+@pytest.mark.parametrize("values", CRAFTED, ids=["int", "Decimal", "tuple", "UUID"])
+@pytest.mark.parametrize("code", [9, 10])
+def test_a_set_of_values_with_equal_hashes_is_refused_before_it_is_built(
+    values: list[Any], code: int
+) -> None:
+    data = msgpack.packb(msgpack.ExtType(code, CODEC.pack(values)))
+    began = perf_counter()
+    with pytest.raises(InvalidPayload, match="have the same hash; at most 64 may"):
+        CODEC.unpack(data)
+    assert perf_counter() - began < 1
+
+
+@pytest.mark.parametrize("values", CRAFTED, ids=["int", "Decimal", "tuple", "UUID"])
+def test_a_map_of_keys_with_equal_hashes_is_refused_before_it_is_built(values: list[Any]) -> None:
+    pairs = b"".join(CODEC.pack(value) + b"\x00" for value in values)
+    data = b"\xdf" + len(values).to_bytes(4, "big") + pairs
+    began = perf_counter()
+    with pytest.raises(InvalidPayload, match="have the same hash; at most 64 may"):
+        CODEC.unpack(data)
+    assert perf_counter() - began < 1
+
+
+def test_what_could_not_be_unpacked_for_equal_hashes_is_not_packed() -> None:
+    values = CRAFTED[0][:65]
+    for value in (set(values), frozenset(values), dict.fromkeys(values)):
+        with pytest.raises(InvalidPayload, match="have the same hash"):
+            CODEC.pack(value)
+
+
+def test_a_few_equal_hashes_and_many_different_ones_travel() -> None:
+    values = {*CRAFTED[0][:63], *(1 << n for n in range(2_000)), *range(-500, 500)}
+    assert CODEC.unpack(CODEC.pack(values)) == values
+    assert CODEC.unpack(CODEC.pack(dict.fromkeys(values, 1))) == dict.fromkeys(values, 1)
