@@ -74,12 +74,14 @@ class LocalCaller:
             target = self._catalog.awake(grain_type, grain_key)
             if target is not None:
                 _wait_edge(waiter, target, future)
-        self._deadlines.add(deadline, call, future)
+        ticket = self._deadlines.add(deadline, call, future)
         try:
             return await future
         except asyncio.CancelledError:
             call.cancel()
             raise
+        finally:
+            self._deadlines.discard(ticket)
 
     def _inherited(self, turn: Turn | None, timeout: float | None) -> tuple[float, tuple[Link, ...]]:
         deadline = self._loop.time() + (self._timeout_s if timeout is None else timeout)
@@ -171,27 +173,36 @@ def _waits_for(start: Activation, goal: Activation) -> bool:
 
 
 class Deadlines:
-    """One timer for all local calls: fails those whose deadline has passed."""
+    """One timer for all local calls: fails those whose deadline has passed.
+
+    The heap keeps only when and which, so that an answered call is not held until its deadline.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._heap: list[tuple[float, int, Invocation, asyncio.Future[Any]]] = []
-        self._order = count()
+        self._heap: list[tuple[float, int]] = []
+        self._pending: dict[int, tuple[Invocation, asyncio.Future[Any]]] = {}
+        self._tickets = count()
         self._timer: asyncio.TimerHandle | None = None
-        self._live = 0
 
-    def add(self, deadline: float, call: Invocation, future: asyncio.Future[Any]) -> None:
-        heapq.heappush(self._heap, (deadline, next(self._order), call, future))
+    def add(self, deadline: float, call: Invocation, future: asyncio.Future[Any]) -> int:
+        """The ticket to :meth:`discard` once the call is over."""
+        ticket = next(self._tickets)
+        self._pending[ticket] = (call, future)
+        heapq.heappush(self._heap, (deadline, ticket))
         if self._timer is None or self._timer.when() > deadline:
             self._arm()
-        if len(self._heap) > 1024 and len(self._heap) > 2 * self._live:
+        if len(self._heap) > 1024 and len(self._heap) > 2 * len(self._pending):
             self._sweep()
+        return ticket
+
+    def discard(self, ticket: int) -> None:
+        self._pending.pop(ticket, None)
 
     def _sweep(self) -> None:
         """Drop answered calls so that the heap stays within twice the calls that are out."""
-        self._heap = [each for each in self._heap if not each[3].done()]
+        self._heap = [each for each in self._heap if each[1] in self._pending]
         heapq.heapify(self._heap)
-        self._live = len(self._heap)
 
     def _arm(self) -> None:
         if self._timer is not None:
@@ -201,9 +212,11 @@ class Deadlines:
     def _due(self) -> None:
         self._timer = None
         now = self._loop.time()
-        while self._heap and (self._heap[0][3].done() or self._heap[0][0] <= now):
-            _, _, call, future = heapq.heappop(self._heap)
-            if not future.done():
+        while self._heap and (self._heap[0][1] not in self._pending or self._heap[0][0] <= now):
+            _, ticket = heapq.heappop(self._heap)
+            found = self._pending.pop(ticket, None)
+            if found is not None and not found[1].done():
+                call, future = found
                 call.cancelled = True  # a queued call never starts
                 future.set_exception(CallTimeout(f"{call.target} did not answer before its deadline"))
         self._arm()
@@ -213,7 +226,8 @@ class Deadlines:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for _, _, call, future in self._heap:
+        for call, future in self._pending.values():
             if not future.done():
                 future.set_exception(SiloUnavailable(f"the silo stopped before it answered {call.target}"))
+        self._pending.clear()
         self._heap.clear()

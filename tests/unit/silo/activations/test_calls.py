@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from farro.client.errors import (
     Overloaded,
     UnknownGrainType,
 )
+from farro.silo.activations.invocation import Invocation
 from farro.silo.grains.decorators import cancellable, oneway, readonly
 from farro.silo.grains.grain import Grain
 from farro.silo.host import Silo
@@ -391,3 +393,12 @@ async def test_an_error_through_two_grains_names_the_first_fault_and_keeps_one_c
     assert "Traceback" not in str(error)
     logged = [each.getMessage() for each in caplog.records if each.exc_info]
     assert [error.correlation_id in line for line in logged] == [True]
+
+
+async def test_an_answered_call_is_not_held_until_its_deadline(silo: Silo) -> None:
+    for number in range(10):
+        await silo.grain(Desk, "answered").work(str(number), 0.01)
+    await silo.grain(Desk, "another").work("")
+    gc.collect()
+    held = [each for each in gc.get_objects() if type(each) is Invocation]
+    assert [each.args for each in held if each.grain_key == "answered"] == []
