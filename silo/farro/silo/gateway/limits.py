@@ -19,6 +19,7 @@ class GatewayOptions:
     calls_announced: int = 8_000  # what clients keep to by themselves: below the bound, so they never meet it
     in_flight_bytes_max: int = 64 << 20  # on one connection, as received
     outgoing_bytes_max: int = 8 << 20  # a client that reads slower than this is not read from meanwhile
+    unread_bytes_max: int = 64 << 20  # answers that wait for one client; beyond it the client is let go
     heartbeat_s: float = 10.0  # silence after which a sign of life is asked for; given up at 1.5 times that
     handshake_s: float = 10.0
 
@@ -29,6 +30,7 @@ class GatewayOptions:
             "calls_announced",
             "in_flight_bytes_max",
             "outgoing_bytes_max",
+            "unread_bytes_max",
             "heartbeat_s",
             "handshake_s",
         ):

@@ -2,14 +2,16 @@
 
 Theory of operation.  The handler coroutine reads; every call of a frame is given to the target at once,
 without a task, and its ``respond`` packs the answer and wakes the writer, so that all answers of one loop
-tick share a frame.  A client that does not read its answers is not read from.  When the client is gone, the
-calls it made go on: nobody listens to the answers, nothing is cancelled.
+tick share a frame.  A client that does not read its answers is not read from, and let go when the answers
+to what it has asked already pass a bound.  When the client is gone, the calls it made go on: nobody listens
+to the answers, nothing is cancelled.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
@@ -46,7 +48,6 @@ from farro.silo.gateway.limits import GatewayOptions
 log = logging.getLogger("farro.gateway")
 
 _ERROR_CHARACTERS_MAX = 16_384
-_FLUSH_S = 1.0
 
 
 class CallTarget(Protocol):
@@ -68,6 +69,7 @@ class Session:
         codec: Codec,
         options: GatewayOptions,
         greeting: dict[str, Any],
+        abort: Callable[[], None],
     ) -> None:
         self.peer = peer
         self._socket = socket
@@ -75,6 +77,7 @@ class Session:
         self._codec = codec
         self._options = options
         self._greeting = greeting
+        self._abort = abort
         self._loop = asyncio.get_running_loop()
         self._in_flight: dict[int, tuple[Invocation, int]] = {}
         self._in_flight_bytes = 0
@@ -98,7 +101,7 @@ class Session:
                 message = await self._socket.receive()
                 if message.type is WSMsgType.BINARY:
                     self._take(message.data)
-                    if self._outgoing_bytes > self._options.outgoing_bytes_max:
+                    if not self._gone and self._outgoing_bytes > self._options.outgoing_bytes_max:
                         await self._wait_until_drained()
                 elif message.type is WSMsgType.TEXT:
                     await self._refuse(
@@ -125,13 +128,14 @@ class Session:
                 await self._wake
                 continue
             batch, self._outgoing = self._outgoing, []
-            self._outgoing_bytes = 0
+            size = self._outgoing_bytes
             try:
                 for frame in frames(batch):
                     await self._socket.send_bytes(frame)
             except (OSError, ClientError) as error:
                 log.debug("writing to %s failed: %s", self.peer, error)
                 return
+            self._outgoing_bytes -= size
             if self._drained is not None:
                 self._release(self._drained)
 
@@ -176,6 +180,8 @@ class Session:
     def _take_batch(self, batch: list[Message], size: int) -> None:
         share = size // len(batch) if batch else 0
         for message in batch:
+            if self._gone:
+                return
             if message[0] == CALL:
                 check_call(message)
                 self._call(message, share)
@@ -257,13 +263,29 @@ class Session:
         self._queue(packed)
 
     def _queue(self, packed: bytes) -> None:
+        if self._gone:
+            return
         self._outgoing.append(packed)
         self._outgoing_bytes += len(packed)
+        if self._outgoing_bytes > self._options.unread_bytes_max:
+            self._let_go()
         wake = self._wake
         if wake is not None:
             self._wake = None
             if not wake.done():
                 wake.set_result(None)
+
+    def _let_go(self) -> None:
+        """Drop what the client does not read.  A close frame would wait behind it, so there is none."""
+        log.warning(
+            "let %s go: it left more than %d bytes of answers unread",
+            self.peer,
+            self._options.unread_bytes_max,
+        )
+        self._gone = True
+        self._outgoing.clear()
+        self._abort()
+        self._release(self._drained, self._quiet)
 
     async def _wait_until_drained(self) -> None:
         self._drained = self._loop.create_future()

@@ -13,12 +13,14 @@ from aiohttp import WSCloseCode, web
 from farro.client.codec import Codec
 from farro.client.protocol import FRAME_BYTES_MAX, PATH
 from farro.silo.gateway.address import CannotListen, ListenAddress, host_allowed
+from farro.silo.gateway.door import Door
 from farro.silo.gateway.limits import GatewayOptions
 from farro.silo.gateway.session import CallTarget, Session
 from farro.silo.tasks import TaskOwner
 
 log = logging.getLogger("farro.gateway")
 
+_BACKLOG = 128  # connections that the system keeps until they are accepted
 _CLOSE_S = 1.0  # how long a client may take to answer our close
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -67,17 +69,24 @@ class Gateway:
         app.router.add_get(PATH, self._connect)
         app.router.add_get("/health", self._health)
         self._tasks = TaskOwner("gateway")
-        self._runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_CLOSE_S)
-        await self._runner.setup()
-        self._site = web.TCPSite(
-            self._runner, self._listen.host, self._listen.port, reuse_address=True, reuse_port=False
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            handle_signals=False,
+            shutdown_timeout=_CLOSE_S,
+            keepalive_timeout=self._options.handshake_s,
         )
+        await self._runner.setup()
+        assert self._runner.server is not None
+        self._door = Door(self._runner.server, self._options)
         try:
-            await self._site.start()
+            self._server = await asyncio.get_running_loop().create_server(
+                self._door, self._listen.host, self._listen.port, reuse_address=True, backlog=_BACKLOG
+            )
         except OSError as error:
             await self._runner.cleanup()
             raise CannotListen(_bind_problem(self._listen, error)) from error
-        self._address = ListenAddress(*self._runner.addresses[0][:2])
+        self._address = ListenAddress(*self._server.sockets[0].getsockname()[:2])
 
     async def stop(self, grace: float) -> None:
         """Stop listening, tell clients to go, answer what is in flight for ``grace`` seconds, close (1001).
@@ -87,7 +96,7 @@ class Gateway:
         if self._address is None or self._stopping:
             return
         self._stopping = True
-        await self._site.stop()
+        self._server.close()
         sessions = list(self._sessions)
         for session in sessions:
             session.go_away("the silo is stopping")
@@ -101,6 +110,7 @@ class Gateway:
             self._tasks.start(session.close(WSCloseCode.GOING_AWAY, "the silo has stopped"), "close")
         await self._tasks.wait(2 * _CLOSE_S)
         await self._tasks.stop()
+        self._door.close()
         await self._runner.cleanup()
 
     # ---- requests
@@ -108,6 +118,7 @@ class Gateway:
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Host on everything; nobody's web page gets further."""
+        self._door.spoke(request.protocol)
         if not host_allowed(request.headers.get("Host", ""), self._listen, self._options.allowed_hosts):
             raise web.HTTPForbidden(text="this Host is not served here; see allowed_hosts\n")
         return await handler(request)
@@ -125,6 +136,9 @@ class Gateway:
             raise web.HTTPForbidden(text="this Origin may not connect; see allowed_origins\n")
         if self._stopping or len(self._sessions) >= self._options.connections_max:
             raise web.HTTPServiceUnavailable(text="stopping, or no connection free\n")
+        transport = request.transport
+        if transport is None:
+            raise web.HTTPServiceUnavailable(text="gone again\n")
         socket = web.WebSocketResponse(
             max_msg_size=FRAME_BYTES_MAX + 1,
             heartbeat=self._options.heartbeat_s,
@@ -134,7 +148,13 @@ class Gateway:
         await socket.prepare(request)
         greeting = {**self._facts, "calls_max": self._options.calls_announced}
         session = Session(
-            socket, request.remote or "somebody", self._target, self._codec, self._options, greeting
+            socket,
+            request.remote or "somebody",
+            self._target,
+            self._codec,
+            self._options,
+            greeting,
+            transport.abort,
         )
         self._sessions.add(session)
         writer = self._tasks.start(session.write(), f"writer {session.peer}")

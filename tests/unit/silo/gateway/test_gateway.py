@@ -193,6 +193,74 @@ async def test_a_client_that_says_nothing_is_let_go() -> None:
         assert await peer.closed() == 1002
 
 
+async def connected(gateway: Gateway) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    host, _, port = gateway.address.rpartition(":")
+    return await asyncio.open_connection(host, int(port))
+
+
+async def hang_up(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_a_connection_that_asks_for_nothing_is_let_go() -> None:
+    async with serving(handshake_s=0.05) as (gateway, _):
+        for beginning in (b"", b"GET /health HTTP/1.1\r\nHost: "):
+            reader, writer = await connected(gateway)
+            writer.write(beginning)
+            assert await asyncio.wait_for(reader.read(), 5) == b""
+            await hang_up(writer)
+
+
+async def test_a_connection_that_was_opened_outlives_the_handshake_time() -> None:
+    async with serving(handshake_s=0.05) as (gateway, _), raw(gateway) as peer:
+        reader, writer = await connected(gateway)
+        assert await asyncio.wait_for(reader.read(), 5) == b""
+        await hang_up(writer)
+        await peer.send(call())
+        assert await peer.receive() == [[REPLY, 1, "x"]]
+
+
+async def test_connections_that_ask_for_nothing_are_bounded_and_do_not_count_once_they_ask() -> None:
+    async with serving(connections_max=2) as (gateway, _), raw(gateway) as peer:
+        silent = [await connected(gateway) for _ in range(2)]
+        refused, writer = await connected(gateway)
+        assert await asyncio.wait_for(refused.read(), 5) == b""
+        await hang_up(writer)
+        await peer.send(call())
+        assert await peer.receive() == [[REPLY, 1, "x"]]
+        silent[0][1].write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await silent[0][0].readline()).startswith(b"HTTP/1.1 200")
+        async with raw(gateway) as another:
+            await another.send(call())
+            assert await another.receive() == [[REPLY, 1, "x"]]
+        for _, each in silent:
+            await hang_up(each)
+
+
+async def test_a_client_that_leaves_too_many_answers_unread_is_let_go(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bound = 4 << 20
+    async with serving(unread_bytes_max=bound) as (gateway, target), raw(gateway) as peer:
+        transport = peer.socket._conn.transport  # type: ignore[union-attr]
+        assert transport is not None
+        transport.pause_reading()
+        await peer.send(*(call(number, "hold") for number in range(1, 101)))
+        await target.until(100)
+        held = target.held[:]
+        target.held.clear()
+        for each in held:
+            each.respond(b"x" * 500_000, None)
+            await asyncio.sleep(0)
+        transport.resume_reading()
+        await peer.closed()
+        async with raw(gateway) as another:
+            await another.send(call())
+            assert await another.receive() == [[REPLY, 1, "x"]]
+    assert f"more than {bound} bytes of answers unread" in caplog.text
+
+
 async def test_a_frame_above_the_limit_closes_with_1009_tra_002() -> None:
     async with serving() as (gateway, _), raw(gateway) as peer:
         await peer.socket.send_bytes(b"x" * ((1 << 20) + 2))
