@@ -64,6 +64,7 @@ def writing(connection: sqlite3.Connection, url: str) -> Iterator[None]:
     I/O error is that not certain: the commit record may have reached the log, and a crash before the next
     write would recover it.
     """
+    roll_back(connection)  # what an earlier rollback that failed has left open
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -73,9 +74,11 @@ def writing(connection: sqlite3.Connection, url: str) -> Iterator[None]:
     try:
         connection.execute("COMMIT")
     except sqlite3.Error as error:
-        roll_back(connection)
-        if code_of(error) == sqlite3.SQLITE_IOERR:
-            raise OutcomeUnknown(f"{url}: the commit failed while writing: {error}") from error
+        try:
+            roll_back(connection)
+        finally:  # the doubt stands whatever the rollback says
+            if code_of(error) == sqlite3.SQLITE_IOERR:
+                raise OutcomeUnknown(f"{url}: the commit failed while writing: {error}") from error
         raise
 
 

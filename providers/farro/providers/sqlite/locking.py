@@ -71,6 +71,15 @@ class StoreLock:
         os.lseek(descriptor, _PID_AT, os.SEEK_SET)
         os.write(descriptor, f"{os.getpid()}\n".encode())
 
+    def still_named(self) -> bool:
+        """Whether the locked file still is the one another silo would find under the name."""
+        if self._descriptor is None:
+            return False
+        try:
+            return os.path.samestat(self.path.stat(), os.fstat(self._descriptor))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
     def release(self) -> None:
         """Repeatable."""
         if self._descriptor is not None:

@@ -6,13 +6,14 @@ commit begun before them) and the reader (polls and listings, which need not wai
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TypeVar
 
-from farro.providers.errors import Unavailable
+from farro.providers.errors import StoreChanged, Unavailable
 from farro.providers.rows import (
     Commit,
     EventRow,
@@ -67,7 +68,8 @@ class SqliteProvider:
     ) -> None:
         if synchronous not in SYNCHRONOUS:
             raise ValueError(f"synchronous must be one of {', '.join(SYNCHRONOUS)}, not {synchronous!r}")
-        self._path = Path(path).absolute()
+        # the file itself: a link to it would lead to another lock and another log
+        self._path = Path(os.path.realpath(path))
         self._url = f"sqlite:///{self._path}"
         self._service_id = service_id
         self._synchronous = synchronous.upper()
@@ -76,6 +78,8 @@ class SqliteProvider:
         self._writer: Worker | None = None
         self._reader: Worker | None = None
         self._checkpointer: Checkpointer | None = None
+        self._lock = StoreLock(self._path)
+        self._opened: os.stat_result | None = None  # the file that the writer has open
         self._closing = AsyncExitStack()
         self._info: StoreInfo | None = None
 
@@ -114,21 +118,48 @@ class SqliteProvider:
             self._reader = reader
             return found
         refuse_network_file_system(self._path)
-        lock = StoreLock(self._path)
-        lock.acquire()
-        closing.callback(lock.release)
+        self._lock.acquire()
+        closing.callback(self._lock.release)
         writer = await self._connection(closing, "rwc")
         checkpointer = Checkpointer(self._path, self._busy_timeout_s)
         found = await writer.run(
             lambda connection: prepare_writer(connection, self._url, self._service_id, self._synchronous, now)
         )
+        self._opened = self._path.stat()
         await writer.run(checkpointer.prepare)
-        closing.push_async_callback(writer.run, leave_one_file)
+        closing.push_async_callback(writer.run, self._leave_one_file)
         closing.push_async_callback(writer.run, lambda _: checkpointer.stop())
         reader = await self._connection(closing, "rw")
         await reader.run(prepare_reader)
         self._writer, self._reader, self._checkpointer = writer, reader, checkpointer
         return found
+
+    def _check_file(self) -> None:
+        """StoreChanged unless the open file and the lock still are what a reader of the path would find."""
+        try:
+            file_is_ours, lock_is_ours = self._file_is_ours(), self._lock.still_named()
+        except OSError as error:
+            raise Unavailable(f"{self._path} cannot be looked at: {error.strerror}") from error
+        if not file_is_ours:
+            raise StoreChanged(
+                f"{self._path} was removed or replaced while this silo had it open, and what it wrote now"
+                " would be lost: stop the silo, put the right file in place and start again"
+            )
+        if not lock_is_ours:
+            raise StoreChanged(
+                f"the lock file {self._lock.path} was removed or replaced while this silo held it, so that"
+                " a second silo can open the store: stop this silo and start again; leave the lock file alone"
+            )
+
+    def _file_is_ours(self) -> bool:
+        try:
+            return self._opened is not None and os.path.samestat(self._path.stat(), self._opened)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def _leave_one_file(self, connection: sqlite3.Connection) -> None:
+        if self._file_is_ours():  # another file's log would be dropped by its name
+            leave_one_file(connection)
 
     async def _connection(self, closing: AsyncExitStack, mode: str) -> Worker:
         worker = await connect(f"{self._path.as_uri()}?mode={mode}", self._busy_timeout_s)
@@ -150,12 +181,16 @@ class SqliteProvider:
     async def run_in_writer(
         self, job: Callable[[sqlite3.Connection], Result], *, look_again: bool = False
     ) -> Result:
-        """Run ``job`` in the writer's thread, after all that was begun before."""
+        """Run ``job`` in the writer's thread, after all that was begun before.
+
+        StoreChanged: the file or its lock was removed or replaced; the job did not run.
+        """
         checkpointer = self._checkpointer
         if self._writer is None or checkpointer is None:
             raise Unavailable(f"{self._url} is {'opened for reading only' if self._reader else 'not open'}")
 
         def job_and_log(connection: sqlite3.Connection) -> Result:
+            self._check_file()
             result = job(connection)
             checkpointer.after_write(connection, again=look_again)
             return result

@@ -96,6 +96,29 @@ def test_a_failed_commit_is_rolled_back_and_only_an_io_error_leaves_a_doubt(
         assert connection.execute("SELECT count(*) FROM t").fetchone() == (0,)
 
 
+class FailingDisk(FailingCommit):
+    """A connection whose COMMIT and ROLLBACK fail on the disk as long as it is ``bad``."""
+
+    code = sqlite3.SQLITE_IOERR
+    bad = True
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        if self.bad and sql == "ROLLBACK":
+            raise sqlite3.OperationalError("told to fail at the rollback")
+        return super().execute(sql, *parameters) if self.bad else sqlite3.Connection.execute(self, sql)
+
+
+def test_a_rollback_that_fails_leaves_the_doubt_and_the_next_transaction_goes_on() -> None:
+    with closing(sqlite3.connect(":memory:", isolation_level=None, factory=FailingDisk)) as connection:
+        connection.execute("CREATE TABLE t (x)")
+        with pytest.raises(OutcomeUnknown), transaction(connection, "u"):
+            connection.execute("INSERT INTO t VALUES (1)")
+        connection.bad = False
+        with transaction(connection, "u"):
+            connection.execute("INSERT INTO t VALUES (2)")
+        assert connection.execute("SELECT x FROM t").fetchall() == [(2,)]
+
+
 async def test_a_value_only_sqlite_finds_too_big_rejects_its_member_alone(
     store: SqliteProvider, owner: Owner
 ) -> None:
