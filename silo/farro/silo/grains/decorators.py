@@ -4,11 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def _bare(mark: F) -> F:
+    """A mark that says so when it is written with parentheses."""
+
+    @wraps(mark)
+    def checked(*given: Any, **named: Any) -> Any:
+        if named or len(given) != 1 or not callable(given[0]):
+            raise TypeError(f"@{mark.__name__} goes on an 'async def' method, without parentheses")
+        return mark(*given)
+
+    return cast(F, checked)
+
+
+@_bare
 def readonly(method: F) -> F:
     """The method reads and changes nothing.
 
@@ -19,12 +33,14 @@ def readonly(method: F) -> F:
     return method
 
 
+@_bare
 def oneway(method: F) -> F:
     """Callers get None at once: no result, no error.  If the method raises, the silo logs it once."""
     method.__farro_oneway__ = True  # type: ignore[attr-defined]
     return method
 
 
+@_bare
 def cancellable(method: F) -> F:
     """A caller's explicit cancel ends the running method too; its turn then changes nothing."""
     method.__farro_cancellable__ = True  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, Protocol, S
 
 from typing_extensions import TypeVar
 
-from farro.client.errors import NotRemote
+from farro.client.errors import NotRemote, TurnEnded
 from farro.client.identity import GrainId, Key, canonical_key
 from farro.client.interface import MethodSpec, interface_of
 from farro.client.reference import reference
@@ -35,6 +35,15 @@ S = TypeVar("S", default=None)
 G = TypeVar("G")
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_SILO_GIVES = (
+    "_farro_runtime",
+    "_farro_id",
+    "state",
+    "id",
+    "key",
+    "log",
+)  # a property that fails is asked for
 
 
 class GrainRuntime(Protocol):
@@ -298,7 +307,12 @@ class Grain(Generic[S]):
     if not TYPE_CHECKING:  # a checker that saw it would accept every misspelt attribute
 
         def __getattr__(self, name: str) -> Any:
+            own = type(self).__name__
+            if "_farro_runtime" not in self.__dict__ and name in _SILO_GIVES:
+                text = f"this {own} was made by hand, not by a silo: use silo.grain({own}, key)"
+                if name == "_farro_runtime":
+                    raise TurnEnded(text)
+                raise AttributeError(text)
             if name == "state":
-                own = type(self).__name__
                 raise AttributeError(f"{own} has no state; declare it as class {own}(Grain[State])")
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise AttributeError(f"{own!r} object has no attribute {name!r}")

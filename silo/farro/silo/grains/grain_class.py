@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin
 
+from farro.client.errors import InvalidGrainId
 from farro.client.identity import GrainId
 from farro.client.interface import Interface, MethodSpec, interface_of
 from farro.silo.grains.state import StateSpec
@@ -19,6 +20,7 @@ Method = Callable[..., Coroutine[Any, Any, Any]]
 IDLE_AFTER = timedelta(minutes=15)
 RECEIVE_REMINDER = "receive_reminder"
 SYSTEM_PREFIX = "farro."
+HOOKS = frozenset({"on_activate", "on_deactivate", RECEIVE_REMINDER, "migrate"})
 
 
 class Operation:
@@ -39,7 +41,11 @@ class GrainClass:
         self.cls = cls
         self.where = where(cls)
         self.type_name: str = cls.__farro_type__
-        GrainId(self.type_name, "x")  # the name's rules
+        try:
+            GrainId(self.type_name, "x")  # the name's rules
+        except InvalidGrainId as error:
+            raise TypeError(f"{self.where}: name={self.type_name!r:.80}: {error}") from None
+        _check_names(cls)
         # A silo's own grains: what they raise is the answer, not a failure of somebody's code.
         self.system = bool(cls.__dict__.get("__farro_system__"))
         if self.type_name.startswith(SYSTEM_PREFIX) and not self.system:
@@ -99,6 +105,20 @@ def _overrides(cls: type, name: str) -> bool:
     return any(name in base.__dict__ for base in cls.__mro__ if not _is_base(base))
 
 
+def _check_names(cls: type) -> None:
+    """Nothing but the hooks may take the place of what every grain has."""
+    own = {"state", "_farro_id", "_farro_runtime"}
+    own = own.union(*(base.__dict__ for base in cls.__mro__ if _is_base(base))) - HOOKS
+    for base in cls.__mro__:
+        if _is_base(base) or base is object:
+            continue
+        for name, value in base.__dict__.items():
+            if name in own and not name.startswith("__"):
+                code = getattr(getattr(value, "fget", value), "__code__", None)
+                line = "" if code is None else f" (line {code.co_firstlineno})"
+                raise TypeError(f"{where(base)}: {name!r}{line} is Grain's own; choose another name")
+
+
 def _operations(cls: type[Grain[Any]], interface: Interface) -> tuple[dict[str, Operation], dict[str, str]]:
     """Every async method by name, private ones included (they can be scheduled), and former names → name."""
     reserved = {name for base in cls.__mro__ if _is_base(base) or base is object for name in base.__dict__}
@@ -112,9 +132,15 @@ def _operations(cls: type[Grain[Any]], interface: Interface) -> tuple[dict[str, 
             continue
         if not inspect.iscoroutinefunction(function):
             if not name.startswith("_"):
+                line = function.__code__.co_firstlineno
+                problem = "is not 'async def'; make it async"
+                if inspect.isasyncgenfunction(function):
+                    problem = (
+                        "yields, and a call has one result: return a list, or publish events to a stream"
+                    )
                 raise TypeError(
-                    f"{where(cls)}: public method {name!r} (line {function.__code__.co_firstlineno}) is not "
-                    "'async def'; make it async, or private with a leading underscore"
+                    f"{where(cls)}: public method {name!r} (line {line}) {problem}, "
+                    "or make it private with a leading underscore"
                 )
             continue
         remote = interface.methods.get(name)

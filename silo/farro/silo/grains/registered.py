@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
+from farro.client.errors import InvalidSchedule
 from farro.client.identity import Key, canonical_key
 from farro.client.reminders import MissedReminderAction, ReminderPriority
 from farro.silo.grains.grain_class import RECEIVE_REMINDER, GrainClass, where
@@ -66,15 +67,12 @@ def register_reminder(
         grain_key=canonical_key(grain_key),
         replace=on_change == "replace",
     )
-    # A schedule that cannot be made is a mistake of this line, not of a later silo start.
-    make_named_schedule(
-        now_us=0, due=declared.due, period=declared.period, cron=cron, timezone=timezone, minimum_period_us=1
-    )
 
     def decorate(cls: C) -> C:
         known: Any = getattr(cls, "__farro_class__", None)
         if not isinstance(known, GrainClass):
             raise TypeError(f"@register_reminder({name!r}) goes on a Grain subclass, not on {cls!r}")
+        _check_schedule(cls, declared)
         if known.receive_reminder is None:
             raise TypeError(f"{where(cls)}: @register_reminder({name!r}) needs {RECEIVE_REMINDER}()")
         mine = registered_on(cls)
@@ -84,6 +82,21 @@ def register_reminder(
         return cls
 
     return decorate
+
+
+def _check_schedule(cls: type, declared: RegisteredReminder) -> None:
+    """A schedule that cannot be made is a mistake of the declaration, not of a later silo start."""
+    try:
+        make_named_schedule(
+            now_us=0,
+            due=declared.due,
+            period=declared.period,
+            cron=declared.cron,
+            timezone=declared.timezone,
+            minimum_period_us=1,
+        )
+    except InvalidSchedule as error:
+        raise InvalidSchedule(f"{where(cls)}: @register_reminder({declared.name!r}): {error}") from None
 
 
 def registered_on(cls: type) -> tuple[RegisteredReminder, ...]:

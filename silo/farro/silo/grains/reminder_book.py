@@ -7,6 +7,7 @@ for committed rows and lay the staged intents over them.  One name space per gra
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from farro.client.codec import Codec
 from farro.client.errors import InvalidPayload, UnknownOperation
 from farro.client.identity import Key, canonical_key
+from farro.client.reference import close_names
 from farro.client.reminders import (
     MissedReminderAction,
     ReminderHandle,
@@ -179,11 +181,22 @@ def _operation_name(known: GrainClass, operation: Any) -> str:
     else:
         function = getattr(operation, "__func__", operation)
         name = getattr(function, "__name__", None) or repr(operation)
-        if name in known.operations and known.operations[name].function is not function:
-            raise UnknownOperation(f"{operation!r} is not a method of {known.type_name}; pass self.{name}")
+        if getattr(known.cls, name, None) is not function:
+            mine = name if name in known.operations else "x"
+            raise UnknownOperation(
+                f"{operation!r:.200} is not a method of {known.type_name}; pass a method of this grain, "
+                f"such as self.{mine}"
+            )
     found = known.canonical_operation(name)
     if found is None:
-        hint = " (give the part after the colon as key=)" if ":" in name else ""
+        if inspect.isfunction(getattr(known.cls, name, None)):
+            raise UnknownOperation(
+                f"{known.type_name}.{name} cannot be scheduled: an operation is an 'async def' method of the "
+                "author's without 'yield'"
+            )
+        hint = close_names(name, list(known.operations)).removesuffix("?")
+        if ":" in name:
+            hint = " (give the part after the colon as key=)"
         raise UnknownOperation(
             f"{known.type_name} has no operation {name!r}{hint}; it has: "
             + (", ".join(sorted(known.operations)) or "none")

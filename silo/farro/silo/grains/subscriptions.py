@@ -63,6 +63,11 @@ def subscribe(
     the event is passed over, logged once.  Repeatable for several streams; a class subscribes to a stream
     once.  Mistakes raise ``TypeError`` or :class:`InvalidPayload` where they stand.
     """
+    if callable(stream):
+        raise TypeError(
+            f"@subscribe on {getattr(stream, '__qualname__', repr(stream))}: it needs the name of a stream, "
+            'such as @subscribe("orders")'
+        )
     wanted = Wanted(
         checked_stream(stream),
         None if key is PUBLISHER_KEY else canonical_key(key, "key of a subscription"),

@@ -222,8 +222,8 @@ def _timed_schedule(
         if period < minimum_period_us:
             raise InvalidSchedule(
                 f"every: {every} is shorter than the minimum period, "
-                f"{timedelta(microseconds=minimum_period_us)}; use a grain timer for faster work, "
-                "or lower ReminderOptions.minimum_period"
+                f"{timedelta(microseconds=minimum_period_us)}; faster work belongs in an "
+                "asyncio task that calls the grain; or lower ReminderOptions.minimum_period"
             )
     if at is not None:
         start = _instant("at", at)

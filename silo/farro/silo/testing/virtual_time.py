@@ -118,8 +118,9 @@ class _JumpingSelector(selectors.BaseSelector):
         events = self._real.select(_SOCKET_GRACE_S) if sockets else []
         if not events:
             raise VirtualTimeError(
-                "deadlock: nothing is ready, no timer is set and no work was announced outside the loop "
-                f"(see farro.silo.testing.virtual_time.outside).  {self._waiting()}"
+                "deadlock: nothing is ready, no timer is set and no work was announced outside the loop; a "
+                "store on disk is opened as hold_time(open_provider(url)), other work in threads is awaited "
+                f"by outside(work), both from farro.silo.testing.  {self._waiting()}"
             )
         return events
 

@@ -230,7 +230,12 @@ def test_a_declaration_that_cannot_work_is_refused_where_it_stands(
     declaration: dict[str, Any], error: type[Exception] | tuple[type[Exception], ...]
 ) -> None:
     with pytest.raises(error):
-        register_reminder("r", **declaration)
+        register_reminder("r", **declaration)(Stats)
+
+
+def test_a_schedule_that_cannot_be_made_names_class_and_file() -> None:
+    with pytest.raises(InvalidSchedule, match=r"Stats \(.*test_declared_reminders\.py:\d+\).*'r'.*garbage"):
+        register_reminder("r", cron="garbage")(Stats)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 513, "a\0b"])
