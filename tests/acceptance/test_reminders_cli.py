@@ -109,7 +109,8 @@ def test_what_is_not_there_is_one_line_and_exit_code_1_and_no_matter_to_delete(s
         done = ask(served, *arguments)
         assert (done.returncode, done.stdout) == (1, "")
         assert done.stderr == "Error: bells/nobody has no reminder 'ring'\n"
-    assert ask(served, "delete", "bells", "nobody", "ring").returncode == 0
+    done = ask(served, "delete", "bells", "nobody", "ring")
+    assert (done.returncode, done.stdout) == (0, "was not there: bells/nobody ring\n")
 
 
 def test_a_bulk_change_says_how_many_and_does_it_only_with_yes(served: SiloProcess) -> None:

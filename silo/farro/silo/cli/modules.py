@@ -44,6 +44,7 @@ def load_grains(names: Iterable[str]) -> list[GrainType]:
                 "(names that begin with an underscore are not served)"
             )
         for cls in classes:
+            _check_annotations(cls)
             other = found.setdefault(cls.__farro_type__, cls)
             if other is not cls:
                 raise Failed(
@@ -51,6 +52,15 @@ def load_grains(names: Iterable[str]) -> list[GrainType]:
                     "give one of them another name="
                 )
     return list(found.values())
+
+
+def _check_annotations(cls: GrainType) -> None:
+    """What methods were declared with must exist once the module is read."""
+    for operation in cls.__farro_class__.operations.values():
+        try:
+            operation.spec.resolve()
+        except TypeError as error:
+            raise Failed(f"{where(cls)}: {one_line(str(error))}") from None
 
 
 def grains_in(module: ModuleType) -> list[GrainType]:

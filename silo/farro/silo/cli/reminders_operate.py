@@ -17,7 +17,7 @@ from farro.silo.cli.reminders_source import of_silo, reminder_of, run
 from farro.silo.cli.reminders_words import ACTIONS, PRIORITIES, filters, query_of
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-One = Callable[[Reminders, GrainId, str], Awaitable[None]]
+One = Callable[[Reminders, GrainId, str], Awaitable[bool | None]]  # False: there was nothing to change
 Many = Callable[[Reminders, ReminderQuery], Awaitable[int]]
 
 _all = click.option("--all", "everything", is_flag=True, show_default="off", help="Every reminder there is.")
@@ -46,12 +46,12 @@ def _change(silo_url: str, grain_type: str, grain_key: str, name: str, change: O
     """Change one reminder and say so."""
     grain, name = reminder_of(grain_type, grain_key, name)
 
-    async def work() -> None:
+    async def work() -> bool | None:
         async with of_silo(silo_url) as reminders:
-            await change(reminders, grain, name)
+            return await change(reminders, grain, name)
 
-    run(work())
-    click.echo(f"{done}: {one_line(str(grain))} {one_line(name)}")
+    outcome = "was not there" if run(work()) is False else done
+    click.echo(f"{outcome}: {one_line(str(grain))} {one_line(name)}")
 
 
 def _change_many(
@@ -145,12 +145,19 @@ def resume(note: str | None, **where: Any) -> None:
     )
 
 
+async def _delete(reminders: Reminders, grain: GrainId, name: str) -> bool:
+    """Whether it was there a moment before."""
+    was_there = await reminders.get(grain, name) is not None
+    await reminders.delete(grain, name)
+    return was_there
+
+
 @click.command(short_help="Delete reminders.")
 @_one_or_many
 def delete(**where: Any) -> None:
     """Delete one reminder, or all that a filter finds (with --yes).  One that is not there is no error."""
     _either(
-        lambda reminders, grain, name: reminders.delete(grain, name),
+        _delete,
         lambda reminders, query: reminders.delete_all(query),
         (SCHEDULED, PAUSED, FAILED),
         "deleted",

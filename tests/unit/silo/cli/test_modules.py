@@ -103,3 +103,12 @@ def test_a_file_in_this_folder_given_with_its_ending_is_recognised(here: Path) -
     with pytest.raises(click.ClickException, match="did you mean e_counter") as raised:
         load_grains(["e_counter.py"])
     assert raised.value.exit_code == 2
+
+
+def test_an_annotation_that_never_exists_is_one_line_with_class_and_method(here: Path) -> None:
+    write(
+        here, "f_forward.py", "from __future__ import annotations", GRAIN,
+        "class Shop(Grain):", "    async def buy(self, what: Nowhere) -> None: ...",
+    )  # fmt: skip
+    with pytest.raises(click.ClickException, match=r"Shop \(.*f_forward\.py:3\): Shop\.buy: .*'Nowhere'"):
+        load_grains(["f_forward"])
