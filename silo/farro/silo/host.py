@@ -18,7 +18,7 @@ from farro.client.management import Reminders
 from farro.client.reference import reference
 from farro.client.streams import After, EventStream
 from farro.providers.contracts import Provider
-from farro.providers.errors import StoreError
+from farro.providers.errors import StoreChanged, StoreError
 from farro.providers.opening import open_provider
 from farro.silo.activations.calls import LocalCaller
 from farro.silo.activations.catalog import Catalog
@@ -84,7 +84,7 @@ class Silo:
         self._listen = listen
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._random = random if random is not None else Random(SystemRandom().getrandbits(64))
-        self._stack: list[Any] = []
+        self._switch_intervals: tuple[float, float] | None = None  # as found, as set; in seconds
         self._state = "new"
         self._failure: str | None = None
         self._tell_failure: Callable[[str], None] | None = None
@@ -106,8 +106,7 @@ class Silo:
             raise RuntimeError(f"this silo is {self._state}; make a new Silo to start again")
         self._state = "starting"
         if self.options.switch_interval is not None:
-            interval_s = self.options.switch_interval.total_seconds()
-            sys.setswitchinterval(min(sys.getswitchinterval(), interval_s))
+            self._lower_switch_interval(self.options.switch_interval.total_seconds())
         try:
             await self._open_store()
             await self._build()
@@ -123,6 +122,19 @@ class Silo:
             self.address or "none",
             ",".join(self._catalog.type_names),
         )
+
+    def _lower_switch_interval(self, interval_s: float) -> None:
+        found = sys.getswitchinterval()
+        if interval_s < found:
+            sys.setswitchinterval(interval_s)
+            self._switch_intervals = (found, sys.getswitchinterval())
+
+    def _restore_switch_interval(self) -> None:
+        if self._switch_intervals is not None:
+            found, lowered = self._switch_intervals
+            if sys.getswitchinterval() == lowered:  # else somebody has changed it since
+                sys.setswitchinterval(found)
+            self._switch_intervals = None
 
     async def _open_store(self) -> None:
         if isinstance(self._store, str):
@@ -269,9 +281,11 @@ class Silo:
 
     @property
     def healthy(self) -> bool:
-        """Running, and the store takes commits and answers polls."""
+        """Running, and the store takes commits and answers loads and polls."""
+        if self._state != "running" or self._failure is not None:
+            return False
         polls = self.reminder_service is None or self.reminder_service.healthy
-        return self._state == "running" and self._failure is None and self._committer.healthy and polls
+        return self._committer.healthy and self._core.loader.healthy and polls
 
     def statistics(self) -> SiloStatistics:
         """The silo's figures at this moment."""
@@ -348,6 +362,14 @@ class Silo:
 
     async def tear_down(self, commit_wait_s: float = 0.1) -> None:
         """Close whatever was opened, top-down; used by stop and by a start that failed half-way."""
+        try:
+            await self._close_rooms(commit_wait_s)
+        finally:
+            await self._leave_store()
+            self._restore_switch_interval()
+            self._state = "stopped"
+
+    async def _close_rooms(self, commit_wait_s: float) -> None:
         gateway = getattr(self, "_gateway", None)
         if gateway is not None:
             await gateway.stop(0)
@@ -358,20 +380,28 @@ class Silo:
         if streams is not None:
             await streams.close()
         if hasattr(self, "_core"):
+            self._catalog.close()
             await self._turn_tasks.stop()
-            await self._core.carriers.close()
             await self._tasks.stop()
             self._caller.close()
             await self._commit_tasks.wait(commit_wait_s)
             await self._commit_tasks.stop()
-        if hasattr(self, "provider"):
-            if hasattr(self, "number"):
-                try:
-                    await self.provider.leave(self.number, self._clock.now())
-                except StoreError as error:
-                    log.warning("the store did not take the good-bye of silo %d: %s", self.number, error)
+
+    async def _leave_store(self) -> None:
+        """What the store says to it is logged: nobody can do more about a silo that ends."""
+        if not hasattr(self, "provider"):
+            return
+        if hasattr(self, "number"):
+            try:
+                await self.provider.leave(self.number, self._clock.now())
+            except Exception as error:
+                fault = not isinstance(error, StoreError)
+                text = "the store did not take the good-bye of silo %d: %s"
+                log.warning(text, self.number, error, exc_info=fault)
+        try:
             await self.provider.close()
-        self._state = "stopped"
+        except Exception:
+            log.exception("the store did not close in order")
 
     # ---- repeated work
 
@@ -379,7 +409,13 @@ class Silo:
         self._catalog.collect()
 
     async def _renew(self) -> None:
-        await self.provider.renew(self.number, self._clock.now())
+        try:
+            known = await self.provider.renew(self.number, self._clock.now())
+        except StoreChanged as error:
+            self._dispossessed(str(error))
+        else:
+            if not known:
+                self._dispossessed("the store no longer knows this silo")
 
 
 def _declared(cls: Any) -> GrainClass:

@@ -8,8 +8,10 @@ outcome is unknown, and whoever asks for the grain next reads the truth.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
+from typing import ParamSpec
 
 from farro.client.clock import Clock
 from farro.client.errors import CommitOutcomeUnknown, FarroError, StorageUnavailable
@@ -18,6 +20,10 @@ from farro.providers.errors import OutcomeUnknown, StoreChanged, StoreError
 from farro.providers.rows import Commit, Outcome, Verdict
 from farro.silo.metrics import CommitFigures
 from farro.silo.tasks import TaskOwner
+
+log = logging.getLogger("farro.silo")
+
+P = ParamSpec("P")
 
 Listener = Callable[[Commit, Verdict], None]
 
@@ -93,6 +99,11 @@ class Committer:
         try:
             while self._queue:
                 await self._one_batch(self._next_batch())
+        except BaseException:  # the silo ends: nobody commits those that wait
+            waiting = list(self._queue)
+            self._queue.clear()
+            self._fail(waiting, StorageUnavailable, "the silo ended before the commit reached the store")
+            raise
         finally:
             self._running = False
             self.idle.set()
@@ -111,29 +122,34 @@ class Committer:
         now = self._clock.now()
         try:
             verdicts = await self._provider.commit([commit for commit, _ in batch], self._owner, now)
+            answers = list(zip(batch, verdicts, strict=True))
         except OutcomeUnknown as error:
             self._fail(batch, CommitOutcomeUnknown, f"the store did not answer the commit: {error}")
             return
         except StoreError as error:
             if isinstance(error, StoreChanged):
-                self.on_dispossessed(str(error))
+                _tell(self.on_dispossessed, str(error))
             self._fail(batch, StorageUnavailable, f"the store did not take the commit: {error}")
             return
-        except BaseException as error:
-            # A cancelled wait or a fault in a provider: the rows may be there.
+        except Exception as error:  # a fault in a provider: the rows may be there
+            log.exception("the provider failed at a commit; the next ones go on")
+            self._fail(batch, CommitOutcomeUnknown, f"the commit met a fault: {error!r}")
+            return
+        except BaseException as error:  # a cancelled wait: the rows may be there
             self._fail(batch, CommitOutcomeUnknown, f"the commit was interrupted: {error!r}")
             raise
         self.batches += 1
         self.commits += len(batch)
         self.failures_in_a_row = 0
-        for (commit, future), verdict in zip(batch, verdicts, strict=True):
+        for (commit, future), verdict in answers:
             if verdict.outcome is Outcome.FENCED and commit.epoch:
-                self.on_dispossessed(
-                    "another silo has taken over this store; in this version one silo serves a store"
+                _tell(
+                    self.on_dispossessed,
+                    "another silo has taken over this store; in this version one silo serves a store",
                 )
             if verdict.outcome is Outcome.COMMITTED:
                 for listener in self._listeners:
-                    listener(commit, verdict)
+                    _tell(listener, commit, verdict)
             if not future.done():
                 future.set_result(verdict)
 
@@ -145,7 +161,7 @@ class Committer:
         for commit, future in batch:
             if kind is CommitOutcomeUnknown:
                 for listener in self._lost_listeners:
-                    listener(commit)
+                    _tell(listener, commit)
             if not future.done():
                 future.set_exception(kind(text))
 
@@ -157,6 +173,14 @@ def _size(commit: Commit) -> int:
     for event in commit.events:
         size += len(event.payload)
     return size
+
+
+def _tell(listener: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
+    """A listener's fault is its own: whoever waits for the commit is answered all the same."""
+    try:
+        listener(*args, **kwargs)
+    except Exception:
+        log.exception("a listener to commits failed")
 
 
 def _nobody_listens(reason: str) -> None:
