@@ -360,8 +360,9 @@ class ReminderService:
             await self._provider.load([key[:2] for key in keys])
             for key in keys:
                 self.held.hold_again(key, await self._provider.reminder(*key), began)
-        except StoreError as error:
-            log.error("a reminder could not be read again: %s", error)
+        except Exception as error:
+            fault = not isinstance(error, StoreError)
+            log.error("a reminder could not be read again: %s", error, exc_info=fault)
             for key in keys:
                 entry = self.held.queue.get(key)
                 if entry is not None and entry.stale and entry.stage is Stage.OUT:
