@@ -50,6 +50,7 @@ from farro.silo.reminders.machine_load import MachineLoad
 from farro.silo.reminders.permits import Permits
 from farro.silo.reminders.repair import repaired
 from farro.silo.reminders.ticks import TickInFlight, missed_event
+from farro.silo.schedules import schedule
 from farro.silo.schedules.missed import (
     NOTE_CHARACTERS_MAX,
     Deliver,
@@ -138,7 +139,8 @@ class ReminderService:
     async def start(self) -> None:
         """Read the first page and begin to deliver."""
         self._running = True
-        await self._poll()
+        # What the silo before this one did not serve waits beyond the usual window.
+        await self._poll(window=max(self.options.look_ahead_window, UNKNOWN_TYPE_WAIT))
         self._kick()
 
     def stop(self) -> None:
@@ -288,7 +290,7 @@ class ReminderService:
             return self._polled_at + REFILL_GAP_S
         return self._polled_at + BEHIND_GAP_S if self.held.is_behind(now) else float("inf")
 
-    async def _poll(self, priorities: int = ALL_PRIORITIES) -> None:
+    async def _poll(self, priorities: int = ALL_PRIORITIES, window: timedelta | None = None) -> None:
         """Read one page and hold what it says.  A store that does not answer is asked again."""
         self._polling = True
         whole = priorities == ALL_PRIORITIES
@@ -299,7 +301,11 @@ class ReminderService:
         until = now + duration_us(self.options.look_ahead_window)
         limit = self.held.queue.capacity
         questions = poller.queries(
-            until, limit, self._ownership.all(), self._ownership.partitions, priorities
+            until if window is None else now + duration_us(window),
+            limit,
+            self._ownership.all(),
+            self._ownership.partitions,
+            priorities,
         )
         began = self.held.read_began()
         try:
@@ -312,7 +318,7 @@ class ReminderService:
             self._polled_at = self._loop.time() + 5 * RECHECK_S  # no refill is tried sooner either
         else:
             page = poller.plan(
-                answers,
+                [self._freed_until(rows, now, until) for rows in answers],
                 now=now,
                 until=until,
                 limit=limit,
@@ -359,7 +365,8 @@ class ReminderService:
             # A load waits for whatever commit is still on its way, so that none lands behind these reads.
             await self._provider.load([key[:2] for key in keys])
             for key in keys:
-                self.held.hold_again(key, await self._provider.reminder(*key), began)
+                row = await self._provider.reminder(*key)
+                self.held.hold_again(key, row and self._freed(row, self.now()), began)
         except Exception as error:
             fault = not isinstance(error, StoreError)
             log.error("a reminder could not be read again: %s", error, exc_info=fault)
@@ -475,25 +482,54 @@ class ReminderService:
         note = f"unreadable: {error}"[:NOTE_CHARACTERS_MAX]
         self._advance_row(entry, replace(progress_of(row), wake_at=None, status=FAILED, note=note))
 
+    def _freed_until(self, rows: list[ReminderRow], now: int, until: int) -> list[ReminderRow]:
+        """What wakes by ``until``, the rows that this silo frees among it."""
+        freed = (self._freed(row, now) for row in rows)
+        return [row for row in freed if row.wake_at is not None and row.wake_at <= until]
+
+    def _freed(self, row: ReminderRow, now: int) -> ReminderRow:
+        """A row that other code put off as unknown is due at once where it is known.
+
+        Nothing but that leaves a row that is due, was not tried and wakes later than its jitter allows.
+        """
+        due = row.next_due_at
+        if row.wake_at is None or due is None or row.attempts or not due < now < row.wake_at:
+            return row
+        due = schedule.wake_at(row, due, row.occurrence)
+        return replace(row, wake_at=now) if due < now and self._operation_of(row) is not None else row
+
+    def _operation_of(self, row: ReminderRow) -> str | None:
+        """The method a row is delivered to, if this silo has it."""
+        known = self._catalog.known(row.grain_type)
+        if known is None:
+            return None
+        if row.operation == RECEIVE_REMINDER:
+            return None if known.receive_reminder is None else row.operation
+        return known.canonical_operation(row.operation)
+
     def _known_operation(self, row: ReminderRow) -> str | None:
         """The method a row is delivered to; None, with one warning per kind, when this code has none."""
+        name = self._operation_of(row)
+        if name is not None:
+            return name
         known = self._catalog.known(row.grain_type)
-        if known is not None:
-            if row.operation == RECEIVE_REMINDER:
-                if known.receive_reminder is not None:
-                    return row.operation
-            elif (name := known.canonical_operation(row.operation)) is not None:
-                return name
         kind = row.grain_type if known is None else f"{row.grain_type}.{row.operation}"
+        if known is None:
+            way_out = "serve the type again"
+        elif row.operation == RECEIVE_REMINDER:
+            way_out = "give the class its receive_reminder again"
+        else:
+            way_out = f'if the method was renamed, mark it @operation("{row.operation}")'
         if kind not in self._warned:
             self._warned.add(kind)
             log.warning(
-                "reminders of %s wait: this silo does not serve it (first: grain=%s/%s name=%s); they are "
-                "kept and looked at every %s",
+                "reminders of %s wait: this silo does not serve it (first: grain=%s/%s name=%s); %s and "
+                "start again, or delete them; they are kept and looked at every %s",
                 printable(kind),
                 printable(row.grain_type),
                 printable(row.grain_key),
                 printable(row.name),
+                printable(way_out),
                 UNKNOWN_TYPE_WAIT,
             )
         return None
