@@ -82,7 +82,7 @@ def test_the_hooks_may_be_overridden() -> None:
 
 def test_a_bad_type_name_names_the_class() -> None:
     with pytest.raises(TypeError, match=r"Slashed.*name='a/b'"):
-        type("Slashed", (Grain,), {}, name="a/b")  # type: ignore[call-overload]
+        type("Slashed", (Grain,), {}, name="a/b")
 
 
 def test_an_async_generator_is_told_what_it_is() -> None:
