@@ -13,7 +13,6 @@ from aiohttp import WSCloseCode, web
 from farro.client.codec import Codec
 from farro.client.protocol import FRAME_BYTES_MAX, PATH
 from farro.silo.gateway.address import CannotListen, ListenAddress, host_allowed
-from farro.silo.gateway.door import Door
 from farro.silo.gateway.limits import GatewayOptions
 from farro.silo.gateway.session import CallTarget, Session
 from farro.silo.tasks import TaskOwner
@@ -74,14 +73,12 @@ class Gateway:
             access_log=None,
             handle_signals=False,
             shutdown_timeout=_CLOSE_S,
-            keepalive_timeout=self._options.handshake_s,
+            keepalive_timeout=self._options.handshake_s,  # also for the first request
         )
         await self._runner.setup()
-        assert self._runner.server is not None
-        self._door = Door(self._runner.server, self._options)
         try:
             self._server = await asyncio.get_running_loop().create_server(
-                self._door, self._listen.host, self._listen.port, reuse_address=True, backlog=_BACKLOG
+                self._accept, self._listen.host, self._listen.port, reuse_address=True, backlog=_BACKLOG
             )
         except OSError as error:
             await self._runner.cleanup()
@@ -110,15 +107,22 @@ class Gateway:
             self._tasks.start(session.close(WSCloseCode.GOING_AWAY, "the silo has stopped"), "close")
         await self._tasks.wait(2 * _CLOSE_S)
         await self._tasks.stop()
-        self._door.close()
         await self._runner.cleanup()
 
     # ---- requests
 
+    def _accept(self) -> asyncio.BaseProtocol:
+        """The protocol of a new connection.  Those without a session have a bound of their own, so that
+        ``/health`` answers when ``connections_max`` clients are there."""
+        server = self._runner.server
+        if server is None or len(server.connections) - len(self._sessions) >= self._options.connections_max:
+            log.debug("refused a connection: too many others have not become clients")
+            return _Refused()
+        return server()
+
     @web.middleware
     async def _guard(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         """Host on everything; nobody's web page gets further."""
-        self._door.spoke(request.protocol)
         if not host_allowed(request.headers.get("Host", ""), self._listen, self._options.allowed_hosts):
             raise web.HTTPForbidden(text="this Host is not served here; see allowed_hosts\n")
         return await handler(request)
@@ -164,6 +168,13 @@ class Gateway:
             self._sessions.discard(session)
             writer.cancel()
         return socket
+
+
+class _Refused(asyncio.Protocol):
+    """Closes the connection it is given."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport.close()
 
 
 def _bind_problem(listen: ListenAddress, error: OSError) -> str:

@@ -221,7 +221,7 @@ async def test_a_connection_that_was_opened_outlives_the_handshake_time() -> Non
         assert await peer.receive() == [[REPLY, 1, "x"]]
 
 
-async def test_connections_that_ask_for_nothing_are_bounded_and_do_not_count_once_they_ask() -> None:
+async def test_connections_that_are_no_clients_are_bounded_apart_from_the_clients() -> None:
     async with serving(connections_max=2) as (gateway, _), raw(gateway) as peer:
         silent = [await connected(gateway) for _ in range(2)]
         refused, writer = await connected(gateway)
@@ -229,8 +229,8 @@ async def test_connections_that_ask_for_nothing_are_bounded_and_do_not_count_onc
         await hang_up(writer)
         await peer.send(call())
         assert await peer.receive() == [[REPLY, 1, "x"]]
-        silent[0][1].write(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert (await silent[0][0].readline()).startswith(b"HTTP/1.1 200")
+        silent[0][1].write(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        assert (await silent[0][0].read()).startswith(b"HTTP/1.1 200")
         async with raw(gateway) as another:
             await another.send(call())
             assert await another.receive() == [[REPLY, 1, "x"]]
