@@ -15,12 +15,13 @@ from farro.client.errors import (
     UnknownGrainType,
 )
 from farro.client.identity import GrainId
+from farro.client.reference import close_names
 from farro.silo.activations.activation import Activation
 from farro.silo.activations.core import Core
 from farro.silo.activations.failures import printable
 from farro.silo.activations.invocation import Invocation
 from farro.silo.activations.phases import Phase
-from farro.silo.grains.grain_class import RECEIVE_REMINDER, GrainClass
+from farro.silo.grains.grain_class import RECEIVE_REMINDER, SYSTEM_PREFIX, GrainClass
 
 
 class Catalog:
@@ -80,9 +81,11 @@ class Catalog:
             raise SiloStopping(self._refusing)
         known = self._classes.get(call.grain_type)
         if known is None:
+            names = [name for name in self.type_names if not name.startswith(SYSTEM_PREFIX)]
+            hint = close_names(call.grain_type, names)
             raise UnknownGrainType(
-                f"this silo serves no grain type {printable(call.grain_type)!r}; it serves: "
-                + (", ".join(self.type_names) or "none")
+                f"this silo serves no grain type {printable(call.grain_type)!r}{hint}; it serves: "
+                + (", ".join(names) or "none")
             )
         return known
 
