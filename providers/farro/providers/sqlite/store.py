@@ -158,8 +158,15 @@ class SqliteProvider:
             return False
 
     def _leave_one_file(self, connection: sqlite3.Connection) -> None:
-        if self._file_is_ours():  # another file's log would be dropped by its name
-            leave_one_file(connection)
+        # the log goes by its name: without file and lock it may be a second silo's; with the lock it is this
+        # one's, and left beside a file put in place meanwhile it would be replayed into that
+        file_is_ours = self._file_is_ours()
+        if file_is_ours or self._lock.still_named():
+            try:
+                leave_one_file(connection)
+            except sqlite3.OperationalError:
+                if file_is_ours:
+                    raise  # else SQLite refuses only the last step: to write to a file that has no name
 
     async def _connection(self, closing: AsyncExitStack, mode: str) -> Worker:
         worker = await connect(f"{self._path.as_uri()}?mode={mode}", self._busy_timeout_s)

@@ -90,3 +90,14 @@ async def test_closing_a_removed_store_leaves_the_log_of_its_successor_alone(
     assert log_of(path).exists()
     assert (await successor.load([("shipments", "new")]))[0] is not None
     await successor.close()
+
+
+@pytest.mark.parametrize("happens", [removed, replaced])
+async def test_closing_leaves_no_log_beside_a_file_that_was_taken_away(
+    store: SqliteProvider, owner: Owner, path: Path, happens: Callable[[Path], None]
+) -> None:
+    await owner.committed(grain=writing(0))
+    happens(path)
+    assert log_of(path).exists()
+    await store.close()
+    assert not log_of(path).exists()
