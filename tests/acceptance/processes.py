@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import resource
@@ -152,18 +153,31 @@ def silos(folder: Path) -> Generator[Serve]:
 
 
 def farro(
-    *arguments: str, folder: Path, environment: Mapping[str, str] | None = None
+    *arguments: str,
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    before: Callable[[], None] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Run one ``farro`` command to its end."""
+    """Run one ``farro`` command to its end; ``before`` runs in the child ahead of it."""
     return subprocess.run(
         [*FARRO, *arguments],
         cwd=folder,
         env={**os.environ, "PYTHONPATH": PYTHONPATH, **(environment or {})},
+        preexec_fn=before,
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
+
+
+def obey_permissions() -> None:
+    """For a child of root: give up the right to read what its mode forbids."""
+    if os.geteuid() == 0:
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+        for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+            if prctl(24, capability, 0, 0, 0) != 0:  # PR_CAPBSET_DROP
+                raise OSError(ctypes.get_errno(), "prctl")
 
 
 @dataclass(frozen=True)
