@@ -17,6 +17,11 @@ from tests.acceptance.processes import FARRO
 WITHIN_S = 55.0
 
 
+def _hear_ctrl_c() -> None:
+    """A shell that starts the tests in the background has them, and their children, ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.fixture
 def demo(tmp_path: Path) -> Generator[subprocess.Popen[str]]:
     """A running demo whose temporary folder lies in ``tmp_path``."""
@@ -26,6 +31,7 @@ def demo(tmp_path: Path) -> Generator[subprocess.Popen[str]]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=_hear_ctrl_c,
     )
     yield process
     process.kill()
