@@ -136,7 +136,7 @@ class SiloOptions:
     streams: StreamOptions = field(default_factory=StreamOptions)
     # Commits run in a thread beside the event loop, and Python hands its lock over only this often: with the
     # interpreter's 5 ms a busy loop starves them.  Lowers the process's switch interval; None leaves it.
-    switch_interval: timedelta | None = timedelta(microseconds=500)
+    switch_interval: timedelta | None = timedelta(microseconds=50)
     stop_timeout: timedelta = timedelta(seconds=10)  # in-flight turns may finish within it
     allow_insecure_bind: bool = False
 
