@@ -351,7 +351,7 @@ class Silo:
         if self._gateway is not None:
             await self._gateway.stop(limit)
         self._catalog.put_all_to_sleep("the silo stops")
-        if not await self._turn_tasks.wait(deadline - asyncio.get_running_loop().time()):
+        if not await self._turns_end(deadline):
             log.warning(
                 "%d turns did not end within %g s (stop_timeout) and are cut off; nothing of them commits",
                 len(self._core.running),
@@ -359,6 +359,18 @@ class Silo:
             )
         await self.tear_down(max(0.1, deadline - asyncio.get_running_loop().time()))
         log.info("silo stopped number=%d", self.number)
+
+    async def _turns_end(self, deadline: float) -> bool:
+        """Wait until no turn runs and no commit is under way; False when ``deadline`` came first.
+
+        The end of a commit may begin the next turn of its grain, and a turn may bring the next commit.
+        """
+        loop = asyncio.get_running_loop()
+        while self._turn_tasks.busy or self._commit_tasks.busy:
+            for tasks in (self._turn_tasks, self._commit_tasks):
+                if not await tasks.wait(deadline - loop.time()):
+                    return False
+        return True
 
     async def tear_down(self, commit_wait_s: float = 0.1) -> None:
         """Close whatever was opened, top-down; used by stop and by a start that failed half-way."""
@@ -381,11 +393,13 @@ class Silo:
             await streams.close()
         if hasattr(self, "_core"):
             self._catalog.close()
+            self._core.carriers.close()
             await self._turn_tasks.stop()
             await self._tasks.stop()
-            self._caller.close()
             await self._commit_tasks.wait(commit_wait_s)
             await self._commit_tasks.stop()
+            await self._turn_tasks.stop()  # the end of a commit may have begun another
+            self._caller.close()
 
     async def _leave_store(self) -> None:
         """What the store says to it is logged: nobody can do more about a silo that ends."""

@@ -32,6 +32,11 @@ class TaskOwner:
     def __len__(self) -> int:
         return len(self._tasks)
 
+    @property
+    def busy(self) -> bool:
+        """Is a task left that has not ended?"""
+        return bool(self._at_work())
+
     def start(
         self, coro: Coro, name: str | None = None, context: Context | None = None
     ) -> asyncio.Task[None]:
@@ -47,6 +52,10 @@ class TaskOwner:
         Turns are the hot path: a done callback would cost each of them one more trip around the loop.
         """
         self._tasks.add(self._loop.create_task(coro, name=name, context=context))
+
+    def adopt(self, task: asyncio.Task[None]) -> None:
+        """Own a task that somebody else began, as if by :meth:`start_turn`."""
+        self._tasks.add(task)
 
     def turn_over(self) -> None:
         """The current task, begun by :meth:`start_turn`, is about to end."""

@@ -13,7 +13,6 @@ a fresh one, which reads the truth.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from farro.client.errors import (
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Activation:
-    """Created by the catalog for the first message; ``resubmit`` takes what it can no longer serve."""
+    """Created by the catalog for the first message; what it can no longer serve goes back there."""
 
     __slots__ = (
         "_mailbox",
@@ -50,10 +49,8 @@ class Activation:
         "known",
         "last_active",
         "layout_stale",
-        "on_gone",
         "partition",
         "phase",
-        "resubmit",
         "version",
         "waits_for",
     )
@@ -64,22 +61,18 @@ class Activation:
         known: GrainClass,
         grain_id: GrainId,
         partition: int,
-        resubmit: Callable[[Invocation], None],
-        on_gone: Callable[[Activation], None],
     ) -> None:
         self.core = core
         self.known = known
         self.id = grain_id
         self.partition = partition
-        self.resubmit = resubmit
-        self.on_gone = on_gone
         self.phase = Phase.LOADING
         self.grain: Grain[Any] | None = None
         self.version: int | None = None  # None: the row was not read yet (grains without state)
         self.baseline: bytes | None = None  # the encoding of the state as the store has it
         self.layout_stale = False  # the stored state has an older layout; the next commit writes it anew
         self.last_active = core.loop.time()
-        self.waits_for: dict[Activation, int] = {}  # whom the running turn has called and not heard from
+        self.waits_for: dict[Activation, int] | None = None  # whom the running turn has called, and awaits
         self._mailbox: deque[Invocation] | None = None
         self._writing = False
         self._readers = 0
@@ -121,9 +114,9 @@ class Activation:
     def post(self, call: Invocation) -> None:
         """Start the call's turn now, or let it wait its turn.  Refuses it when the mailbox is full."""
         if self.phase is Phase.GONE:
-            self.resubmit(call)
+            self.core.catalog.submit_again(call)
         elif self._may_begin_now(call) or self._joins_its_own_readers(call):
-            self._begin(call)
+            self._begin(call, inline=call.inline)
         else:
             self._enqueue(call)
 
@@ -172,16 +165,17 @@ class Activation:
         while self._mailbox and self.phase is Phase.ACTIVE:
             if not self._may_begin(self._mailbox[0]):
                 return
-            self._begin(self._mailbox.popleft())
+            # not within the turn that has just ended: its caller is still to be answered
+            self._begin(self._mailbox.popleft(), inline=False)
         if self._mailbox is not None and not self._mailbox:
             self._mailbox = None
         if self._sleep_reason is not None and self.phase is Phase.ACTIVE and self.idle:
             self._fall_asleep(self._sleep_reason)
 
-    def _begin(self, call: Invocation) -> None:
+    def _begin(self, call: Invocation, *, inline: bool) -> None:
         if self._admitted(call):
             core = self.core
-            core.tasks.start_turn(core.turns.run_and_end(self, call), "turn", core.context.copy())
+            core.begin(core.turns.run(self, call), inline=inline)
 
     def _admitted(self, call: Invocation) -> bool:
         """May the call's turn begin?  If so it counts as begun; if not, whoever waits has been told."""
@@ -245,7 +239,7 @@ class Activation:
         self.core.counters.turns_discarded += 1
         self._gone(Event.DISCARDED)
         for call in self._take_mailbox():
-            self.resubmit(call)
+            self.core.catalog.submit_again(call)
 
     def destroyed(self) -> None:
         """destroy() committed: what was queued for the old incarnation does not reach the new one."""
@@ -277,11 +271,11 @@ class Activation:
         """on_deactivate is over: the place is free for the next activation."""
         self._gone(Event.DEACTIVATED)
         for call in self._take_mailbox():
-            self.resubmit(call)
+            self.core.catalog.submit_again(call)
 
     def _gone(self, event: Event) -> None:
         self.phase = after(self.phase, event)
-        self.on_gone(self)
+        self.core.catalog.forget(self)
 
     def _take_mailbox(self) -> deque[Invocation]:
         waiting, self._mailbox = self._mailbox, None

@@ -57,6 +57,7 @@ class LocalCaller:
             chain,
             answer,
             external=turn is None,
+            inline=not spec.oneway,
         )
         if spec.oneway:
             call.chain = ()
@@ -145,6 +146,8 @@ def _refuse_crossing(call: Invocation, waiter: Activation, target: Activation) -
 
 
 def _wait_edge(waiter: Activation, target: Activation, future: asyncio.Future[Any]) -> None:
+    if waiter.waits_for is None:
+        waiter.waits_for = {}
     waits = waiter.waits_for
     waits[target] = waits.get(target, 0) + 1
 
@@ -163,7 +166,7 @@ def _waits_for(start: Activation, goal: Activation) -> bool:
     seen = {start}
     stack = [start]
     while stack:
-        for each in stack.pop().waits_for:
+        for each in stack.pop().waits_for or ():
             if each is goal:
                 return True
             if each not in seen:

@@ -29,6 +29,7 @@ class Catalog:
 
     def __init__(self, core: Core, classes: Iterable[GrainClass]) -> None:
         self._core = core
+        core.catalog = self
         self._classes: dict[str, GrainClass] = {}
         self._awake: dict[tuple[str, str], Activation] = {}
         self._system_awake = 0
@@ -106,19 +107,19 @@ class Catalog:
         core = self._core
         grain_id = GrainId(call.grain_type, call.grain_key)
         partition = core.ownership.partition_of(call.grain_type, call.grain_key)
-        activation = Activation(core, known, grain_id, partition, self.submit_again, self._forget)
+        activation = Activation(core, known, grain_id, partition)
         key = (call.grain_type, call.grain_key)
         self._system_awake += known.system and key not in self._awake
         self._awake[key] = activation
         activation.post(call)
-        core.tasks.start_turn(core.turns.activate(activation, call), "activate", core.context.copy())
+        core.turns.wake(activation, call)
 
     def submit_again(self, call: Invocation) -> None:
         """A message that an activation could no longer serve goes to the next one."""
         call.external = False  # it was accepted before; a drain does not take that back
         self.submit(call)
 
-    def _forget(self, activation: Activation) -> None:
+    def forget(self, activation: Activation) -> None:
         key = (activation.id.type, activation.id.key)
         if self._awake.get(key) is activation:
             del self._awake[key]

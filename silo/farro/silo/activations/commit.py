@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import ParamSpec
 
 from farro.client.clock import Clock
@@ -26,6 +27,8 @@ log = logging.getLogger("farro.silo")
 P = ParamSpec("P")
 
 Listener = Callable[[Commit, Verdict], None]
+Done = Callable[[Verdict | None, FarroError | None], None]  # one of the two is None
+Member = tuple[Commit, Done]
 
 
 class Committer:
@@ -48,7 +51,7 @@ class Committer:
         self._batch_max = batch_max
         self._batch_bytes_max = batch_bytes_max
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[tuple[Commit, asyncio.Future[Verdict]]] = deque()
+        self._queue: deque[Member] = deque()
         self._running = False
         self._listeners: list[Listener] = []
         self.on_dispossessed: Callable[[str], None] = _nobody_listens
@@ -82,17 +85,22 @@ class Committer:
         """How many full batches the queue holds."""
         return len(self._queue) / self._batch_max
 
-    def commit(self, commit: Commit) -> asyncio.Future[Verdict]:
-        """Hand a commit over; from here on nothing cancels it.
+    def hand_over(self, commit: Commit, done: Done) -> None:
+        """Write ``commit`` with the next batch; from here on nothing cancels it.
 
-        The future raises :class:`StorageUnavailable` (nothing changed) or :class:`CommitOutcomeUnknown`.
+        ``done`` hears the verdict, or :class:`StorageUnavailable` (nothing changed) or
+        :class:`CommitOutcomeUnknown`; once, and after the listeners have heard of the whole batch.
         """
-        future: asyncio.Future[Verdict] = self._loop.create_future()
-        self._queue.append((commit, future))
+        self._queue.append((commit, done))
         if not self._running:
             self._running = True
             self.idle.clear()
             self._tasks.start(self._drain(), "commit")
+
+    def commit(self, commit: Commit) -> asyncio.Future[Verdict]:
+        """:meth:`hand_over` for those who wait: the future has the verdict or raises the error."""
+        future: asyncio.Future[Verdict] = self._loop.create_future()
+        self.hand_over(commit, partial(_resolve, future))
         return future
 
     async def _drain(self) -> None:
@@ -108,8 +116,8 @@ class Committer:
             self._running = False
             self.idle.set()
 
-    def _next_batch(self) -> list[tuple[Commit, asyncio.Future[Verdict]]]:
-        batch: list[tuple[Commit, asyncio.Future[Verdict]]] = []
+    def _next_batch(self) -> list[Member]:
+        batch: list[Member] = []
         size = 0
         while self._queue and len(batch) < self._batch_max:
             size += _size(self._queue[0][0])
@@ -118,7 +126,7 @@ class Committer:
             batch.append(self._queue.popleft())
         return batch
 
-    async def _one_batch(self, batch: list[tuple[Commit, asyncio.Future[Verdict]]]) -> None:
+    async def _one_batch(self, batch: list[Member]) -> None:
         now = self._clock.now()
         try:
             verdicts = await self._provider.commit([commit for commit, _ in batch], self._owner, now)
@@ -141,29 +149,39 @@ class Committer:
         self.batches += 1
         self.commits += len(batch)
         self.failures_in_a_row = 0
-        for (commit, future), verdict in answers:
-            if verdict.outcome is Outcome.FENCED and commit.epoch:
+        for (commit, _), verdict in answers:
+            if verdict.outcome is Outcome.COMMITTED:
+                for listener in self._listeners:
+                    _tell(listener, commit, verdict)
+            elif verdict.outcome is Outcome.FENCED and commit.epoch:
                 _tell(
                     self.on_dispossessed,
                     "another silo has taken over this store; in this version one silo serves a store",
                 )
-            if verdict.outcome is Outcome.COMMITTED:
-                for listener in self._listeners:
-                    _tell(listener, commit, verdict)
-            if not future.done():
-                future.set_result(verdict)
+        for (_, done), verdict in answers:
+            try:
+                done(verdict, None)
+            except Exception:
+                log.exception("what waited for a commit failed")
 
-    def _fail(
-        self, batch: list[tuple[Commit, asyncio.Future[Verdict]]], kind: type[FarroError], text: str
-    ) -> None:
+    def _fail(self, batch: list[Member], kind: type[FarroError], text: str) -> None:
         self.failures += 1
         self.failures_in_a_row += 1
-        for commit, future in batch:
-            if kind is CommitOutcomeUnknown:
+        if kind is CommitOutcomeUnknown:
+            for commit, _ in batch:
                 for listener in self._lost_listeners:
                     _tell(listener, commit)
-            if not future.done():
-                future.set_exception(kind(text))
+        for _, done in batch:
+            _tell(done, None, kind(text))
+
+
+def _resolve(future: asyncio.Future[Verdict], verdict: Verdict | None, error: FarroError | None) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    elif verdict is not None:
+        future.set_result(verdict)
 
 
 def _size(commit: Commit) -> int:
@@ -176,7 +194,7 @@ def _size(commit: Commit) -> int:
 
 
 def _tell(listener: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
-    """A listener's fault is its own: whoever waits for the commit is answered all the same."""
+    """A listener's fault is its own: whoever else waits for the batch is answered all the same."""
     try:
         listener(*args, **kwargs)
     except Exception:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from contextvars import Context
 from dataclasses import dataclass, field
 from random import Random
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from farro.client.clock import Clock
 from farro.client.codec import Codec
+from farro.silo.activations.carriers import Carriers
 from farro.silo.activations.commit import Committer
 from farro.silo.activations.loading import Loader
 from farro.silo.grains.context import empty_context
@@ -19,6 +21,7 @@ from farro.silo.tasks import TaskOwner
 
 if TYPE_CHECKING:
     from farro.client.reference import Caller
+    from farro.silo.activations.catalog import Catalog
     from farro.silo.activations.turns import Turns
     from farro.silo.grains.context import Turn
     from farro.silo.grains.reminder_book import ReminderBook
@@ -51,9 +54,20 @@ class Core:
     book: ReminderBook
     reminders_max: int  # per grain
     turns: Turns = field(init=False)
+    catalog: Catalog = field(init=False)
+    carriers: Carriers = field(init=False)
     desk: Any = field(init=False)  # the silo's ReminderDesk: a room above, handed through to its grain
     streams: Any = field(init=False)  # the silo's StreamService, likewise
     running: set[Turn] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     context: Context = field(default_factory=empty_context)  # turns start here, not in their caller's
     counters: Counters = field(default_factory=Counters)
+
+    def __post_init__(self) -> None:
+        self.carriers = Carriers(self.tasks)
+
+    def begin(self, coro: Coroutine[Any, Any, None], *, inline: bool) -> None:
+        """Run a turn in a context of its own: at once if it may, else as a task."""
+        context = self.context.copy()
+        if not (inline and self.carriers.run(coro, context)):
+            self.tasks.start_turn(coro, "turn", context)

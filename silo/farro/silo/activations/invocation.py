@@ -71,6 +71,7 @@ class Invocation:
         "external",
         "grain_key",
         "grain_type",
+        "inline",
         "kwargs",
         "method",
         "operation",
@@ -92,6 +93,7 @@ class Invocation:
         *,
         external: bool = True,
         delivery: Delivery | None = None,
+        inline: bool = True,
     ) -> None:
         self.grain_type = grain_type
         self.grain_key = grain_key
@@ -103,6 +105,7 @@ class Invocation:
         self.respond = respond
         self.external = external  # from a client: refused while the silo drains
         self.delivery = delivery
+        self.inline = inline  # its turn may begin, and even end, before ``submit`` returns
         self.operation: Operation | None = None  # found by the catalog
         self.readonly = False
         self.cancelled = False

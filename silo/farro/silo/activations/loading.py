@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
+from functools import partial
 
-from farro.client.errors import StorageUnavailable
+from farro.client.errors import FarroError, StorageUnavailable
 from farro.providers.contracts import Provider
 from farro.providers.errors import StoreError
 from farro.providers.rows import GrainRow
@@ -15,7 +17,10 @@ log = logging.getLogger("farro.silo")
 
 BATCH_MAX = 256  # rows per read; a thousand cold grains take four trips, and none waits for a thousand
 
-Waiting = tuple[tuple[str, str], "asyncio.Future[GrainRow | None]"]
+ROWS_IN_A_ROW = 64  # told of before the event loop has its turn: waking a grain may run its first turn
+
+Done = Callable[[GrainRow | None, FarroError | None], None]
+Waiting = tuple[tuple[str, str], Done]
 
 
 class Loader:
@@ -24,6 +29,7 @@ class Loader:
     def __init__(self, provider: Provider, tasks: TaskOwner) -> None:
         self._provider = provider
         self._tasks = tasks
+        self._loop = asyncio.get_running_loop()
         self._queue: list[Waiting] = []
         self._running = False
         self.failures_in_a_row = 0  # reads the store did not answer since it last answered one
@@ -33,13 +39,17 @@ class Loader:
         """The store answered the last read."""
         return not self.failures_in_a_row
 
-    async def load(self, grain_type: str, grain_key: str) -> GrainRow | None:
-        """The grain's row as committed.  Raises :class:`StorageUnavailable`."""
-        future: asyncio.Future[GrainRow | None] = asyncio.get_running_loop().create_future()
-        self._queue.append(((grain_type, grain_key), future))
+    def read(self, grain_type: str, grain_key: str, done: Done) -> None:
+        """Tell ``done`` the grain's row as committed, or :class:`StorageUnavailable`; once."""
+        self._queue.append(((grain_type, grain_key), done))
         if not self._running:
             self._running = True
             self._tasks.start(self._drain(), "load")
+
+    async def load(self, grain_type: str, grain_key: str) -> GrainRow | None:
+        """:meth:`read` for those who wait.  Raises :class:`StorageUnavailable`."""
+        future: asyncio.Future[GrainRow | None] = self._loop.create_future()
+        self.read(grain_type, grain_key, partial(_resolve, future))
         return await future
 
     async def _drain(self) -> None:
@@ -47,6 +57,10 @@ class Loader:
             while self._queue:
                 batch, self._queue = self._queue[:BATCH_MAX], self._queue[BATCH_MAX:]
                 await self._one_batch(batch)
+        except BaseException:  # the silo ends: nobody reads for those that wait
+            waiting, self._queue = self._queue, []
+            self._fail(waiting, "the read was interrupted")
+            raise
         finally:
             self._running = False
 
@@ -59,18 +73,43 @@ class Loader:
         except Exception as error:
             log.exception("the provider failed at a load; the next ones go on")
             self._fail(batch, repr(error))
-        except BaseException:  # the silo ends: nobody reads for those that wait
-            waiting, self._queue = self._queue, []
-            self._fail([*batch, *waiting], "the read was interrupted")
+        except BaseException:
+            self._fail(batch, "the read was interrupted")
             raise
         else:
             self.failures_in_a_row = 0
-            for (_, future), row in answers:
-                if not future.done():
-                    future.set_result(row)
+            await self._answer(answers)
+
+    async def _answer(self, answers: list[tuple[Waiting, GrainRow | None]]) -> None:
+        told = 0
+        try:
+            for (_, done), row in answers:
+                if told and not told % ROWS_IN_A_ROW:
+                    await asyncio.sleep(0)
+                told += 1
+                _tell(done, row, None)
+        except BaseException:
+            self._fail([waiting for waiting, _ in answers[told:]], "the read was interrupted")
+            raise
 
     def _fail(self, batch: list[Waiting], reason: str) -> None:
         self.failures_in_a_row += 1
-        for _, future in batch:
-            if not future.done():
-                future.set_exception(StorageUnavailable(f"the grain's state could not be read: {reason}"))
+        for _, done in batch:
+            _tell(done, None, StorageUnavailable(f"the grain's state could not be read: {reason}"))
+
+
+def _tell(done: Done, row: GrainRow | None, error: FarroError | None) -> None:
+    """The fault of one is its own: the others are answered all the same."""
+    try:
+        done(row, error)
+    except Exception:
+        log.exception("a grain that was read could not be woken")
+
+
+def _resolve(future: asyncio.Future[GrainRow | None], row: GrainRow | None, error: FarroError | None) -> None:
+    if future.done():
+        return
+    if error is None:
+        future.set_result(row)
+    else:
+        future.set_exception(error)

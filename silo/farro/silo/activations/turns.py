@@ -15,12 +15,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from farro.client.errors import (
     AlreadyConsumed,
     CallCancelled,
-    CommitOutcomeUnknown,
     Conflict,
     FarroError,
     Fenced,
@@ -52,72 +52,73 @@ class Turns:
 
     # ---- messages
 
-    async def run_and_end(self, activation: Activation, call: Invocation) -> None:
-        """A turn that is all its task does."""
-        await self._run_guarded(activation, call)
-        self._core.tasks.turn_over()
+    async def run(self, activation: Activation, call: Invocation) -> None:
+        """The whole turn of one call or delivery, but for its commit, which answers by itself.
 
-    async def _run_guarded(self, activation: Activation, call: Invocation) -> None:
-        """:meth:`run`, such that even a fault of farro's own, or of a logging handler, frees the grain."""
+        Raises nothing, answers the caller exactly once, and is the last thing its task does.  Even a fault of
+        farro's own, or of a logging handler, frees the grain.  One long coroutine on purpose: this is the hot
+        path, and each coroutine within it costs half as much as the turn of a small method.
+        """
         try:
-            await self.run(activation, call)
+            operation, delivery, readonly = call.operation, call.delivery, call.readonly
+            assert operation is not None
+            spec = operation.spec
+            turn = self._open(activation, call.method, call.deadline, call.chain, readonly)
+            answer: Any = None
+            encoded: bytes | None = None
+            error: FarroError | None = None
+            in_code = False
+            try:
+                if delivery is not None:
+                    turn.tick, args, kwargs = delivery.begin(spec)
+                else:
+                    args, kwargs = spec.decode_call(call.args, call.kwargs)
+                if spec.cancellable:
+                    call.cancel_running = _cancel_current()
+                in_code = True
+                result = await operation.function(activation.grain, *args, **kwargs)
+                answer = spec.encode_result(result)
+                if not readonly:
+                    encoded = self._encoded_state(activation)
+            except KeyboardInterrupt:
+                raise
+            except BaseException as raised:  # whatever it is, the caller hears of it and the grain goes on
+                error = self._what_was_raised(activation, call, raised, in_code)
+            call.cancel_running = None
+            self._close(turn)
+            if delivery is not None:
+                delivery.code_ended()
+
+            keep = True
+            if readonly:
+                if activation.last_reader and activation.known.state is not None:
+                    keep = not self._state_changed(activation, "a @readonly method")
+            elif error is not None:
+                keep = not self._state_changed(activation)
+            elif delivery is not None or turn.has_effects or encoded != activation.baseline:
+                if activation.version is None:
+                    error = await self._version_read(activation)
+                if error is None:
+                    error = self._hand_over(activation, call, turn, encoded, answer)
+                    if error is None:
+                        return
+                keep = False
+            self._end(activation, call, keep=keep, destroyed=False, answer=answer, error=error)
         except KeyboardInterrupt:
             raise
         except BaseException as defect:
-            if not call.over:
-                error = GrainCallFailed(
-                    f"{call.target}: the silo failed: {describe(defect)}", remote_type=type(defect).__name__
-                )
-                self._end(activation, call, keep=False, destroyed=False, answer=None, error=error)
-            # A logger of its own: what failed may have been a filter of the one above.
-            defects.critical("a turn ended in a defect grain=%s", printable(call.target), exc_info=defect)
+            self._defect(activation, call, defect)
+        finally:
+            self._core.tasks.turn_over()
 
-    async def run(self, activation: Activation, call: Invocation) -> None:
-        """The whole turn of one call or delivery.  Answers the caller exactly once; raises nothing.
-
-        One long coroutine on purpose: this is the hot path, and each coroutine within it costs half as much
-        as the turn of a small method.
-        """
-        operation, delivery, readonly = call.operation, call.delivery, call.readonly
-        assert operation is not None
-        spec = operation.spec
-        turn = self._open(activation, call.method, call.deadline, call.chain, readonly)
-        answer: Any = None
-        encoded: bytes | None = None
-        error: FarroError | None = None
-        in_code = False
-        try:
-            if delivery is not None:
-                turn.tick, args, kwargs = delivery.begin(spec)
-            else:
-                args, kwargs = spec.decode_call(call.args, call.kwargs)
-            if spec.cancellable:
-                call.cancel_running = _cancel_current()
-            in_code = True
-            result = await operation.function(activation.grain, *args, **kwargs)
-            answer = spec.encode_result(result)
-            if not readonly:
-                encoded = self._encoded_state(activation)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as raised:  # whatever it is, the caller hears of it and the grain goes on
-            error = self._what_was_raised(activation, call, raised, in_code)
-        call.cancel_running = None
-        self._close(turn)
-        if delivery is not None:
-            delivery.code_ended()
-
-        keep = True
-        if readonly:
-            if activation.last_reader and activation.known.state is not None:
-                keep = not self._state_changed(activation, "a @readonly method")
-        elif error is not None:
-            keep = not self._state_changed(activation)
-        elif delivery is not None or turn.has_effects or encoded != activation.baseline:
-            error = await self._committed(activation, turn, encoded, call)
-            keep = error is None
-        destroyed = error is None and turn.has_effects and turn.effects.destroy
-        self._end(activation, call, keep=keep, destroyed=destroyed, answer=answer, error=error)
+    def _defect(self, activation: Activation, call: Invocation, defect: BaseException) -> None:
+        if not call.over:
+            error = GrainCallFailed(
+                f"{call.target}: the silo failed: {describe(defect)}", remote_type=type(defect).__name__
+            )
+            self._end(activation, call, keep=False, destroyed=False, answer=None, error=error)
+        # A logger of its own: what failed may have been a filter of the one above.
+        defects.critical("a turn ended in a defect grain=%s", printable(call.target), exc_info=defect)
 
     def _end(
         self,
@@ -158,24 +159,35 @@ class Turns:
 
     # ---- hooks
 
-    async def activate(self, activation: Activation, first: Invocation) -> None:
-        """Wake the grain for its first message and run that message's turn."""
-        if await self._awake(activation, first):
-            call = activation.activated()
-            if call is not None:
-                await self._run_guarded(activation, call)
-        self._core.tasks.turn_over()
+    def wake(self, activation: Activation, first: Invocation) -> None:
+        """Wake the grain for its first message, which waits in the mailbox, and run that message's turn."""
+        core = self._core
+        if activation.known.state is None:
+            core.begin(self._wake(activation, first.chain, None, None), inline=first.inline)
+        else:
+            core.loader.read(
+                activation.id.type,
+                activation.id.key,
+                lambda row, error: core.begin(self._wake(activation, first.chain, row, error), inline=True),
+            )
 
-    async def _awake(self, activation: Activation, first: Invocation) -> bool:
-        """Read the grain, make its object, run ``on_activate`` as a turn; whoever waits hears a failure."""
+    async def _wake(
+        self,
+        activation: Activation,
+        chain: tuple[Link, ...],
+        row: GrainRow | None,
+        error: FarroError | None,
+    ) -> None:
+        """Make the grain's object, run ``on_activate`` as a turn; whoever waits hears a failure."""
         core = self._core
         try:
-            row = await self._row(activation) if activation.known.state is not None else None
+            if error is not None:
+                raise error
             self._make_grain(activation, row)
             if activation.known.has_on_activate:
-                await self._hook(activation, "on_activate", first.chain)
-        except FarroError as error:
-            activation.failed(error)
+                await self._hook(activation, "on_activate", chain)
+        except FarroError as failure:
+            activation.failed(failure)
         except KeyboardInterrupt:
             raise
         except BaseException as raised:
@@ -185,8 +197,10 @@ class Turns:
                 activation.failed(failed(f"{activation.id}.on_activate", raised, core.random))
         else:
             core.counters.activations_created += 1
-            return True
-        return False
+            call = activation.activated()
+            if call is not None:
+                await self.run(activation, call)
+        core.tasks.turn_over()
 
     async def deactivate(self, activation: Activation, reason: str) -> None:
         """Run ``on_deactivate`` as a last turn, bounded, and let the activation go."""
@@ -231,7 +245,7 @@ class Turns:
             encoded = self._encoded_state(activation)
         finally:
             self._close(turn)
-        await self._commit(activation, turn, encoded, NOTHING)
+        await self._commit(activation, turn, encoded)
 
     # ---- pieces of a turn
 
@@ -239,14 +253,7 @@ class Turns:
         self, activation: Activation, method: str, deadline: float, chain: tuple[Link, ...], readonly: bool
     ) -> Turn:
         core = self._core
-        turn = Turn(
-            activation.grain,
-            method,
-            deadline,
-            (*chain, (activation.id.type, activation.id.key, method, readonly)),
-            readonly,
-            core.loop.time(),
-        )
+        turn = Turn(activation.grain, activation.id, method, deadline, chain, readonly, core.loop.time())
         CURRENT.set(turn)
         core.running.add(turn)
         core.counters.turns += 1
@@ -280,75 +287,116 @@ class Turns:
 
     # ---- commit
 
-    async def _committed(
-        self, activation: Activation, turn: Turn, encoded: bytes | None, call: Invocation
+    def _hand_over(
+        self, activation: Activation, call: Invocation, turn: Turn, encoded: bytes | None, answer: Any
     ) -> FarroError | None:
+        """Have the turn's changes written; the answer ends the turn.  An error: they never will be."""
         try:
             consumed = NOTHING if call.delivery is None else call.delivery.consume()
-            await self._commit(activation, turn, encoded, consumed)
+            commit = self._changes(activation, turn, encoded, consumed)
         except FarroError as error:
             log.warning("commit failed grain=%s: %s", printable(call.target), printable(str(error)))
             return error
-        except asyncio.CancelledError:
-            # The silo ends without waiting: the commit was handed over, and its rows may be there.
-            return CommitOutcomeUnknown(f"the silo stopped while the commit of {call.target} was under way")
         except Exception as defect:  # a fault of farro's own must not leave the grain busy for ever
             return failed(call.target, defect, self._core.random)
+        self._core.committer.hand_over(
+            commit, partial(self._answered, activation, call, turn, encoded, answer)
+        )
         return None
 
-    async def _commit(
-        self, activation: Activation, turn: Turn, encoded: bytes | None, consumed: Consumption
+    def _answered(
+        self,
+        activation: Activation,
+        call: Invocation,
+        turn: Turn,
+        encoded: bytes | None,
+        answer: Any,
+        verdict: Verdict | None,
+        error: FarroError | None,
     ) -> None:
-        """Write what the turn changed, as one fenced transaction; nothing if nothing changed.
+        """The store has answered the turn's commit, or will not."""
+        try:
+            if verdict is not None:
+                error = _absorb(activation, encoded, verdict)
+            if error is not None:
+                log.warning("commit failed grain=%s: %s", printable(call.target), printable(str(error)))
+            destroyed = error is None and turn.destroys
+            self._end(activation, call, keep=error is None, destroyed=destroyed, answer=answer, error=error)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as defect:
+            self._defect(activation, call, defect)
 
-        Raises :class:`Fenced`, :class:`Conflict`, :class:`AlreadyConsumed`, :class:`StorageUnavailable`,
+    async def _commit(self, activation: Activation, turn: Turn, encoded: bytes | None) -> None:
+        """Write what a hook changed and wait for it; nothing if nothing changed.
+
+        Raises :class:`Fenced`, :class:`Conflict`, :class:`StorageUnavailable`,
         :class:`CommitOutcomeUnknown`, and :class:`InvalidPayload` when the store refuses the data.
         """
-        changed = encoded is not None and encoded != activation.baseline
-        if not changed and not turn.has_effects and consumed is NOTHING:
+        if (encoded is None or encoded == activation.baseline) and not turn.has_effects:
             return
-        core, effects = self._core, turn.effects
-        if activation.version is None:
-            row = await self._row(activation)
-            activation.version = 0 if row is None else row.version
-        writes = encoded is not None and (changed or activation.layout_stale)
-        state = activation.known.state
-        commit = core.committer.commit(
-            Commit(
-                partition=activation.partition,
-                epoch=core.ownership.epoch(activation.partition),
-                grain_type=activation.id.type,
-                grain_key=activation.id.key,
-                grain=GrainWrite(
-                    expected_version=activation.version,
-                    writes_state=writes and not effects.destroy,
-                    state=encoded if writes else None,
-                    layout=1 if state is None else state.layout,
-                    destroy=effects.destroy,
-                ),
-                settle=consumed.settle,
-                reminders=tuple(effects.reminders),
-                events=(*effects.events, *consumed.events),
-                outbox=tuple(effects.outbox),
-                watermarks=consumed.watermarks,
-                reminders_max=core.reminders_max if effects.reminders else 0,
-            )
+        if activation.version is None and (error := await self._version_read(activation)):
+            raise error
+        commit = self._core.committer.commit(self._changes(activation, turn, encoded, NOTHING))
+        if error := _absorb(activation, encoded, await self._verdict(commit)):
+            raise error
+
+    def _changes(
+        self, activation: Activation, turn: Turn, encoded: bytes | None, consumed: Consumption
+    ) -> Commit:
+        """What the turn changed, as one fenced transaction."""
+        core, state, where = self._core, activation.known.state, activation.id
+        version = activation.version
+        assert version is not None
+        destroy = turn.destroys
+        writes = encoded is not None and (encoded != activation.baseline or activation.layout_stale)
+        grain = GrainWrite(
+            version,
+            writes and not destroy,
+            encoded if writes else None,
+            1 if state is None else state.layout,
+            destroy,
         )
-        verdict = await self._verdict(commit)
-        match verdict.outcome:
-            case Outcome.COMMITTED:
-                activation.version = verdict.version
-                if writes:
-                    activation.baseline = encoded
-                    activation.layout_stale = False
-            case Outcome.FENCED:
-                raise Fenced(f"another silo owns the partition of {activation.id}; nothing changed")
-            case Outcome.CONFLICT:
-                raise Conflict(f"another commit changed {activation.id} first; nothing changed")
-            case Outcome.DUPLICATE:
-                raise AlreadyConsumed(f"the message to {activation.id} had its effect before")
-            case Outcome.REJECTED:
-                raise InvalidPayload(f"the store refused the data of {activation.id}: {verdict.reason}")
+        partition = activation.partition
+        epoch = core.ownership.epoch(partition)
+        if not turn.has_effects:
+            return Commit(
+                partition,
+                epoch,
+                where.type,
+                where.key,
+                grain,
+                consumed.settle,
+                events=consumed.events,
+                watermarks=consumed.watermarks,
+            )
+        effects = turn.effects
+        return Commit(
+            partition,
+            epoch,
+            where.type,
+            where.key,
+            grain,
+            consumed.settle,
+            tuple(effects.reminders),
+            (*effects.events, *consumed.events),
+            tuple(effects.outbox),
+            consumed.watermarks,
+            core.reminders_max if effects.reminders else 0,
+        )
+
+    async def _version_read(self, activation: Activation) -> FarroError | None:
+        """A grain without state learns its version when it first has something to write."""
+        try:
+            row = await self._core.loader.load(activation.id.type, activation.id.key)
+        except FarroError as error:
+            log.warning("commit failed grain=%s: %s", printable(str(activation.id)), printable(str(error)))
+            return error
+        except asyncio.CancelledError:
+            return SiloStopping(f"the silo stopped before {activation.id} was read; nothing was committed")
+        if activation.version is None:
+            activation.version = 0 if row is None else row.version
+        return None
 
     async def _verdict(self, commit: asyncio.Future[Verdict]) -> Verdict:
         """Wait for it whatever is asked of the task: once handed over, a commit is not cancelled."""
@@ -360,8 +408,23 @@ class Turns:
                     commit.add_done_callback(_heard)
                     raise
 
-    async def _row(self, activation: Activation) -> GrainRow | None:
-        return await self._core.loader.load(activation.id.type, activation.id.key)
+
+def _absorb(activation: Activation, encoded: bytes | None, verdict: Verdict) -> FarroError | None:
+    """The activation as the store has it now; the error when the store did not take the commit."""
+    match verdict.outcome:
+        case Outcome.COMMITTED:
+            activation.version = verdict.version
+            activation.baseline = encoded
+            activation.layout_stale = False
+            return None
+        case Outcome.FENCED:
+            return Fenced(f"another silo owns the partition of {activation.id}; nothing changed")
+        case Outcome.CONFLICT:
+            return Conflict(f"another commit changed {activation.id} first; nothing changed")
+        case Outcome.DUPLICATE:
+            return AlreadyConsumed(f"the message to {activation.id} had its effect before")
+        case Outcome.REJECTED:
+            return InvalidPayload(f"the store refused the data of {activation.id}: {verdict.reason}")
 
 
 def _cancel_current() -> Callable[[], object] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextvars import Context, ContextVar
 
 from farro.client.errors import TurnEnded
+from farro.client.identity import GrainId
 from farro.client.reminders import Tick
 from farro.silo.grains.effects import Effects
 
@@ -14,32 +15,41 @@ Link = tuple[str, str, str, bool]
 class Turn:
     """One message being worked on.  ``open`` until its code has returned or raised.
 
-    ``owner`` is the grain object, ``deadline`` and ``started_at`` are loop time, ``chain`` ends with it.
+    ``owner`` is the grain object, ``before`` the calls that led to it; ``deadline`` and ``started_at`` are
+    loop time.
     """
 
     __slots__ = (
-        "_effects", "chain", "deadline", "method", "open", "owner", "readonly", "started_at", "tick", "warned"
+        "_before", "_effects", "_id", "deadline", "method", "open", "owner", "readonly", "started_at", "tick",
+        "warned",
     )  # fmt: skip
 
     def __init__(
         self,
         owner: object,
+        grain_id: GrainId,
         method: str,
         deadline: float,
-        chain: tuple[Link, ...],
+        before: tuple[Link, ...],
         readonly: bool,
         started_at: float,
     ) -> None:
         self.owner = owner
+        self._id = grain_id
         self.method = method
         self.deadline = deadline
-        self.chain = chain
+        self._before = before
         self.readonly = readonly
         self.started_at = started_at
         self.tick: Tick | None = None
         self.open = True
         self.warned = False
         self._effects: Effects | None = None
+
+    @property
+    def chain(self) -> tuple[Link, ...]:
+        """The calls that led to this turn, and itself as the last."""
+        return (*self._before, (self._id.type, self._id.key, self.method, self.readonly))
 
     @property
     def effects(self) -> Effects:
@@ -53,11 +63,15 @@ class Turn:
         return self._effects is not None and bool(self._effects)
 
     @property
+    def destroys(self) -> bool:
+        return self._effects is not None and self._effects.destroy
+
+    @property
     def caller(self) -> str | None:
         """``type/key.method`` of the grain that called, None for a client, a tick or a hook."""
-        if len(self.chain) < 2:
+        if not self._before:
             return None
-        grain_type, key, method, _ = self.chain[-2]
+        grain_type, key, method, _ = self._before[-1]
         return f"{grain_type}/{key}.{method}"
 
 
