@@ -70,7 +70,7 @@ UNKNOWN_TYPE_WAIT = timedelta(minutes=10)
 REFILL_GAP_S = 0.05  # of loop time, between two polls of which the first brought less than a full page
 BEHIND_GAP_S = 1.0  # of loop time, between two polls for what is due while there is little room for it
 ALL_PRIORITIES = len(ReminderPriority)
-DELIVERIES_IN_A_ROW = 64  # a few milliseconds of work, however much falls due at once
+DELIVERIES_IN_A_ROW = 32  # a few milliseconds of work, however much falls due at once
 LOAD_AGE_MAX_S = 10.0  # of loop time: how old the reading of CPU quota and memory may be
 REPAIR_PAGE = 200  # broken rows put right in one go; the rest a minute later
 COMMIT_BATCHES_WAITING_MAX = 4  # beyond it no further tick begins: the store sets the pace
