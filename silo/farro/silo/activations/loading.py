@@ -84,10 +84,10 @@ class Loader:
         told = 0
         try:
             for (_, done), row in answers:
-                if told and not told % ROWS_IN_A_ROW:
-                    await asyncio.sleep(0)
                 told += 1
                 _tell(done, row, None)
+                if not told % ROWS_IN_A_ROW or told == len(answers):
+                    await asyncio.sleep(0)  # a store in memory answers without giving the loop its turn
         except BaseException:
             self._fail([waiting for waiting, _ in answers[told:]], "the read was interrupted")
             raise
