@@ -47,7 +47,7 @@ async def reported(world: World) -> list[dict[str, Any]]:
         found = []
         for partition in range(64):
             for _, event in await world.store.inner.events(partition, "farro.reminders.missed", 0, 100):
-                found.append(silo.codec.unpack(event.payload)["value"])
+                found.append(silo.rooms.codec.unpack(event.payload)["value"])
         return found
 
 

@@ -1,17 +1,15 @@
-"""``Silo``: builds the rooms bottom-up, stops them in reverse."""
+"""``Silo``: opens the store, the rooms and the gateway, and closes them in reverse."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import sys
 from collections.abc import Callable, Iterable
 from random import Random, SystemRandom
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
-from farro.client.clock import Clock, SystemClock, duration_us
-from farro.client.codec import Codec
+from farro.client.clock import Clock, SystemClock
 from farro.client.identity import Key, canonical_key
 from farro.client.interface import MethodSpec, interface_of
 from farro.client.management import Reminders
@@ -20,30 +18,18 @@ from farro.client.streams import After, EventStream
 from farro.providers.contracts import Provider
 from farro.providers.errors import StoreChanged, StoreError
 from farro.providers.opening import open_provider
-from farro.silo.activations.calls import LocalCaller
-from farro.silo.activations.catalog import Catalog
-from farro.silo.activations.commit import Committer
-from farro.silo.activations.core import Core
-from farro.silo.activations.loading import Loader
-from farro.silo.activations.turns import Turns
-from farro.silo.activations.watch import TurnWatch
 from farro.silo.gateway.limits import GatewayOptions
 from farro.silo.gateway.websocket import Gateway
 from farro.silo.grains.grain import Grain
 from farro.silo.grains.grain_class import GrainClass
-from farro.silo.grains.reminder_book import ReminderBook
-from farro.silo.grains.reminder_rows import RowMaker
 from farro.silo.metrics import SiloStatistics, TurnFigures
-from farro.silo.options import ReminderOptions, SiloOptions
+from farro.silo.options import SiloOptions
 from farro.silo.ownership import Owned, Ownership
+from farro.silo.process import SwitchInterval
 from farro.silo.reminders.machine_load import MachineLoad, read_machine_load
-from farro.silo.reminders.management import ReminderDesk
 from farro.silo.reminders.management_grain import ReminderManagement
-from farro.silo.reminders.registration import register_declared
-from farro.silo.reminders.service import ReminderService
-from farro.silo.streams.service import StreamService
+from farro.silo.rooms import Rooms
 from farro.silo.streams.stream_grains import StreamConsumer, StreamReading
-from farro.silo.tasks import TaskOwner
 
 log = logging.getLogger("farro.silo")
 
@@ -84,7 +70,9 @@ class Silo:
         self._listen = listen
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._random = random if random is not None else Random(SystemRandom().getrandbits(64))
-        self._switch_intervals: tuple[float, float] | None = None  # as found, as set; in seconds
+        self._switch_interval = SwitchInterval()
+        self._rooms: Rooms | None = None
+        self._gateway: Gateway | None = None
         self._state = "new"
         self._failure: str | None = None
         self._tell_failure: Callable[[str], None] | None = None
@@ -106,11 +94,23 @@ class Silo:
             raise RuntimeError(f"this silo is {self._state}; make a new Silo to start again")
         self._state = "starting"
         if self.options.switch_interval is not None:
-            self._lower_switch_interval(self.options.switch_interval.total_seconds())
+            self._switch_interval.lower(self.options.switch_interval.total_seconds())
         try:
             await self._open_store()
-            await self._build()
-            await self._open_gateway()
+            self._rooms = Rooms(
+                self.provider,
+                self._ownership,
+                self.number,
+                self._classes,
+                self.options,
+                self._clock,
+                self._random,
+                self._machine_load,
+            )
+            self._rooms.committer.on_dispossessed = self._dispossessed
+            self._rooms.tasks.repeat(self._renew, RENEW_S, "renew")
+            await self._rooms.open()
+            await self._open_gateway(self._rooms)
         except BaseException:
             await self.tear_down()
             raise
@@ -120,21 +120,8 @@ class Silo:
             self.number,
             self.store_url,
             self.address or "none",
-            ",".join(self._catalog.type_names),
+            ",".join(self._rooms.catalog.type_names),
         )
-
-    def _lower_switch_interval(self, interval_s: float) -> None:
-        found = sys.getswitchinterval()
-        if interval_s < found:
-            sys.setswitchinterval(interval_s)
-            self._switch_intervals = (found, sys.getswitchinterval())
-
-    def _restore_switch_interval(self) -> None:
-        if self._switch_intervals is not None:
-            found, lowered = self._switch_intervals
-            if sys.getswitchinterval() == lowered:  # else somebody has changed it since
-                sys.setswitchinterval(found)
-            self._switch_intervals = None
 
     async def _open_store(self) -> None:
         if isinstance(self._store, str):
@@ -151,107 +138,12 @@ class Silo:
         for each in taken:
             self._ownership.take(each.partition, Owned(each.epoch, now, each.previous_alive_at))
 
-    async def _build(self) -> None:
-        options, clock = self.options.activations, self._clock
-        self._tasks = TaskOwner("silo")
-        self._turn_tasks = TaskOwner("turns")
-        self._commit_tasks = TaskOwner("commits")
-        self._committer = Committer(
-            self.provider,
-            clock,
-            self._commit_tasks,
-            owner=self.number,
-            batch_max=options.commit_batch_max,
-            batch_bytes_max=options.commit_bytes_max,
-        )
-        self._committer.on_dispossessed = self._dispossessed
-        self._caller = LocalCaller(options.call_timeout.total_seconds())
-        self.codec = Codec(self._caller)
-        reminders = self.options.reminders or ReminderOptions()
-        rows = RowMaker(clock, self._ownership, reminders.minimum_period)
-        core = Core(
-            clock=clock,
-            random=self._random,
-            codec=self.codec,
-            ownership=self._ownership,
-            committer=self._committer,
-            loader=Loader(self.provider, self._commit_tasks),
-            tasks=self._turn_tasks,
-            options=options,
-            caller=self._caller,
-            book=ReminderBook(rows, self.codec, self.provider),
-            reminders_max=reminders.reminders_per_grain_max,
-        )
-        core.turns = Turns(core)
-        self._core = core
-        self._catalog = Catalog(core, self._classes)
-        self._caller.connect(self._catalog)
-        self._tasks.repeat(self._collect, options.collect_interval.total_seconds(), "collect")
-        self._tasks.repeat(self._renew, RENEW_S, "renew")
-        watch = TurnWatch(core, options.slow_turn.total_seconds())
-        self._tasks.repeat(watch.look, options.slow_turn.total_seconds() / 2, "watch turns")
-        await self._start_streams()
-        await self._start_reminders(rows)
-
-    async def _start_streams(self) -> None:
-        """Before the reminders: what they publish finds its subscribers awake."""
-        service = self._core.streams = self.stream_service = StreamService(
-            provider=self.provider,
-            clock=self._clock,
-            codec=self.codec,
-            catalog=self._catalog,
-            committer=self._committer,
-            ownership=self._ownership,
-            options=self.options.streams,
-            random=self._random,
-            classes=self._classes,
-        )
-        await service.start()
-
-    async def _start_reminders(self, rows: RowMaker) -> None:
-        options = self.options.reminders
-        self.reminder_service: ReminderService | None = None
-        if options is not None:
-            self.reminder_service = ReminderService(
-                provider=self.provider,
-                clock=self._clock,
-                codec=self.codec,
-                catalog=self._catalog,
-                committer=self._committer,
-                ownership=self._ownership,
-                options=options,
-                random=self._random,
-                machine_load=self._machine_load,
-            )
-        self._core.desk = ReminderDesk(
-            provider=self.provider,
-            committer=self._committer,
-            ownership=self._ownership,
-            catalog=self._catalog,
-            clock=self._clock,
-            rows=rows,
-            service=self.reminder_service,
-            reminders_max=self._core.reminders_max,
-        )
-        if options is not None and self.reminder_service is not None:
-            await register_declared(
-                self._classes,
-                provider=self.provider,
-                committer=self._committer,
-                ownership=self._ownership,
-                rows=rows,
-            )
-            await self.reminder_service.start()
-            every_s = self._clock.loop_seconds(duration_us(options.repair_interval))
-            self._tasks.repeat(self.reminder_service.repair, every_s, "repair reminders")
-
-    async def _open_gateway(self) -> None:
-        self._gateway: Gateway | None = None
+    async def _open_gateway(self, rooms: Rooms) -> None:
         if self._listen is not None:
             self._gateway = Gateway(
                 self._listen,
-                self._catalog,
-                self.codec,
+                rooms.catalog,
+                rooms.codec,
                 options=GatewayOptions(allow_insecure_bind=self.options.allow_insecure_bind),
                 facts={"silo": self.number, "service": self._service_id},
             )
@@ -260,60 +152,63 @@ class Silo:
     # ---- use
 
     @property
+    def rooms(self) -> Rooms:
+        """What it is made of.  ``RuntimeError`` before the start."""
+        if self._rooms is None:
+            raise RuntimeError("this silo has not been started: use `async with Silo(…) as silo:`")
+        return self._rooms
+
+    @property
     def address(self) -> str | None:
         """``host:port`` that clients reach, None without a gateway."""
-        gateway = getattr(self, "_gateway", None)
-        return gateway.address if gateway is not None else None
+        return self._gateway.address if self._gateway is not None else None
 
     def grain(self, cls: type[G], key: Key) -> G:
         """A reference to a grain, called from this process."""
-        return cast(G, reference(interface_of(cls), canonical_key(key), self._caller))
+        return cast(G, reference(interface_of(cls), canonical_key(key), self.rooms.caller))
 
     async def call(self, grain_type: str, key: Key, method: str, *args: Any, **kwargs: Any) -> Any:
         """Call a method by name, untyped."""
         spec = MethodSpec.untyped(grain_type, method)
-        return await self._caller.invoke(grain_type, canonical_key(key), spec, args, kwargs, None)
+        return await self.rooms.caller.invoke(grain_type, canonical_key(key), spec, args, kwargs, None)
 
     @property
     def reminders(self) -> Reminders:
         """The management verbs, called in this process."""
-        return Reminders(self._caller)
+        return Reminders(self.rooms.caller)
 
     @property
     def healthy(self) -> bool:
         """Running, and the store takes commits and answers loads and polls."""
-        if self._state != "running" or self._failure is not None:
-            return False
-        polls = self.reminder_service is None or self.reminder_service.healthy
-        return self._committer.healthy and self._core.loader.healthy and polls
+        return self._state == "running" and self._failure is None and self.rooms.healthy
 
     def statistics(self) -> SiloStatistics:
         """The silo's figures at this moment."""
-        counters = self._core.counters
-        service = self.reminder_service
+        rooms = self.rooms
+        core, counters, service = rooms.core, rooms.core.counters, rooms.reminders
         return SiloStatistics(
             number=self.number,
             state=self._state,
             healthy=self.healthy,
-            active_grains=len(self._catalog),
+            active_grains=len(rooms.catalog),
             activations_created=counters.activations_created,
             activations_collected=counters.activations_collected,
             turns=TurnFigures(
-                len(self._core.running), counters.turns, counters.turns_failed, counters.turns_discarded
+                len(core.running), counters.turns, counters.turns_failed, counters.turns_discarded
             ),
-            commits=self._committer.figures(),
+            commits=rooms.committer.figures(),
             reminders=None if service is None else service.figures(),
         )
 
     def stream(self, name: str, *, consumer: str | None = None, after: After = "now") -> EventStream:
         """Follow a stream in this process, as :meth:`farro.client.client.Client.stream` does from outside."""
         return EventStream(
-            self._caller, name, consumer=consumer, after=after, is_open=lambda: self._state == "running"
+            self.rooms.caller, name, consumer=consumer, after=after, is_open=lambda: self._state == "running"
         )
 
     @property
     def active_grains(self) -> int:
-        return len(self._catalog)
+        return len(self.rooms.catalog)
 
     # ---- end
 
@@ -331,8 +226,8 @@ class Silo:
             return
         self._failure = reason
         log.critical("silo %d can commit nothing any more: %s", self.number, reason)
-        if self.reminder_service is not None:
-            self.reminder_service.stop()
+        if self.rooms.reminders is not None:
+            self.rooms.reminders.stop()
         if self._tell_failure is not None:
             self._tell_failure(reason)
 
@@ -344,62 +239,31 @@ class Silo:
         self._state = "stopping"
         limit = self.options.stop_timeout.total_seconds()
         deadline = asyncio.get_running_loop().time() + limit
-        self._catalog.refuse("this silo is stopping; call another one")
-        if self.reminder_service is not None:
-            self.reminder_service.stop()
-        self.stream_service.stop()
+        rooms = self.rooms
+        rooms.begin_nothing_new("this silo is stopping; call another one")
         if self._gateway is not None:
             await self._gateway.stop(limit)
-        self._catalog.put_all_to_sleep("the silo stops")
-        if not await self._turns_end(deadline):
+        rooms.catalog.put_all_to_sleep("the silo stops")
+        if not await rooms.turns_end(deadline):
             log.warning(
                 "%d turns did not end within %g s (stop_timeout) and are cut off; nothing of them commits",
-                len(self._core.running),
+                len(rooms.core.running),
                 limit,
             )
         await self.tear_down(max(0.1, deadline - asyncio.get_running_loop().time()))
         log.info("silo stopped number=%d", self.number)
 
-    async def _turns_end(self, deadline: float) -> bool:
-        """Wait until no turn runs and no commit is under way; False when ``deadline`` came first.
-
-        The end of a commit may begin the next turn of its grain, and a turn may bring the next commit.
-        """
-        loop = asyncio.get_running_loop()
-        while self._turn_tasks.busy or self._commit_tasks.busy:
-            for tasks in (self._turn_tasks, self._commit_tasks):
-                if not await tasks.wait(deadline - loop.time()):
-                    return False
-        return True
-
     async def tear_down(self, commit_wait_s: float = 0.1) -> None:
         """Close whatever was opened, top-down; used by stop and by a start that failed half-way."""
         try:
-            await self._close_rooms(commit_wait_s)
+            if self._gateway is not None:
+                await self._gateway.stop(0)
+            if self._rooms is not None:
+                await self._rooms.close(commit_wait_s)
         finally:
             await self._leave_store()
-            self._restore_switch_interval()
+            self._switch_interval.restore()
             self._state = "stopped"
-
-    async def _close_rooms(self, commit_wait_s: float) -> None:
-        gateway = getattr(self, "_gateway", None)
-        if gateway is not None:
-            await gateway.stop(0)
-        service = getattr(self, "reminder_service", None)
-        if service is not None:
-            await service.close()
-        streams = getattr(self, "stream_service", None)
-        if streams is not None:
-            await streams.close()
-        if hasattr(self, "_core"):
-            self._catalog.close()
-            self._core.carriers.close()
-            await self._turn_tasks.stop()
-            await self._tasks.stop()
-            await self._commit_tasks.wait(commit_wait_s)
-            await self._commit_tasks.stop()
-            await self._turn_tasks.stop()  # the end of a commit may have begun another
-            self._caller.close()
 
     async def _leave_store(self) -> None:
         """What the store says to it is logged: nobody can do more about a silo that ends."""
@@ -418,9 +282,6 @@ class Silo:
             log.exception("the store did not close in order")
 
     # ---- repeated work
-
-    async def _collect(self) -> None:
-        self._catalog.collect()
 
     async def _renew(self) -> None:
         try:

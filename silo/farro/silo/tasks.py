@@ -53,8 +53,12 @@ class TaskOwner:
         """
         self._tasks.add(self._loop.create_task(coro, name=name, context=context))
 
+    def park(self, coro: Coro, name: str, context: Context) -> asyncio.Task[None]:
+        """A task that does not count as work until it is given some: see :meth:`adopt`."""
+        return self._loop.create_task(coro, name=name, context=context)
+
     def adopt(self, task: asyncio.Task[None]) -> None:
-        """Own a task that somebody else began, as if by :meth:`start_turn`."""
+        """From now on the parked task counts, as if begun by :meth:`start_turn`."""
         self._tasks.add(task)
 
     def turn_over(self) -> None:

@@ -164,7 +164,7 @@ class World:
             batch = [
                 Commit(
                     partition=row.partition,
-                    epoch=self.silo._ownership.epoch(row.partition),
+                    epoch=self.silo.rooms.core.ownership.epoch(row.partition),
                     grain_type=row.grain_type,
                     grain_key=row.grain_key,
                     reminders=(PutReminder(row),),

@@ -123,7 +123,7 @@ class Carriers:
         while not self._closed and self._making < SHELF:
             self._making += 1
             carrier = _Carrier(self._loop.create_future())
-            carrier.task = self._loop.create_task(self._carry(carrier), name="turn", context=Context())
+            carrier.task = self._tasks.park(self._carry(carrier), "turn", Context())
 
     async def _carry(self, carrier: _Carrier) -> None:
         self._making -= 1

@@ -84,7 +84,7 @@ async def test_a_listener_that_raises_keeps_nobody_from_the_answer(
     def listener(*args: Any) -> None:
         raise LookupError("a fault in a listener")
 
-    world.silo._committer.listen(listener, lost=listener)
+    world.silo.rooms.committer.listen(listener, lost=listener)
     await world.do("b", lambda bell: setattr(bell.state, "note", 1))
     world.store.fail("commit", Fault.LOST_AFTER)
     with pytest.raises(CommitOutcomeUnknown):

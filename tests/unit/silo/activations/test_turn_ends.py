@@ -246,7 +246,7 @@ async def test_a_straggler_of_another_owner_collides_with_the_next_commit(world:
     assert before is not None
     straggler = Commit(
         partition=before.partition,
-        epoch=world.silo._ownership.epoch(before.partition),
+        epoch=world.silo.rooms.core.ownership.epoch(before.partition),
         grain_type="bell",
         grain_key="b",
         grain=GrainWrite(expected_version=before.version),

@@ -67,8 +67,8 @@ async def world_with(clock: VirtualClock, bad: ReminderRow | None) -> dict[str, 
             for n in range(GOOD)
         ]
         await world.write(*([bad] if bad is not None else []), *rows)
-        assert silo.reminder_service is not None
-        silo.reminder_service.poll_soon()
+        assert silo.rooms.reminders is not None
+        silo.rooms.reminders.poll_soon()
         await asyncio.sleep(600)
     fired: dict[str, list[float]] = {}
     for rung in world.rungs:

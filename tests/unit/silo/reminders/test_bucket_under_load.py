@@ -30,7 +30,7 @@ def lateness(world: World, prefix: str) -> list[float]:
 async def full_of_background(world: World, rows: int) -> None:
     start = world.clock.at()
     await world.write(*(bell_row(f"b{number}", start, priority=BACKGROUND) for number in range(rows)))
-    world.silo.reminder_service.poll_soon()  # type: ignore[union-attr]
+    world.silo.rooms.reminders.poll_soon()  # type: ignore[union-attr]
     while not world.rungs:  # noqa: ASYNC110 - the first tick is the fact that is awaited
         await asyncio.sleep(0.01)
 
@@ -88,7 +88,7 @@ async def test_an_operators_priority_moves_a_tick_that_waits_for_a_permit(virtua
     world.handler = lambda bell: asyncio.sleep(0.5)
     async with world.up() as silo:
         await world.write(*(bell_row(f"k{number}", start, registration=number) for number in range(40)))
-        silo.reminder_service.poll_soon()  # type: ignore[union-attr]
+        silo.rooms.reminders.poll_soon()  # type: ignore[union-attr]
         await asyncio.sleep(1.1)
         await silo.reminders.set_priority(GrainId("bell", "k39"), "ring", CRITICAL)
         await asyncio.sleep(1.0)
@@ -104,7 +104,7 @@ async def test_a_backlog_of_short_periods_does_not_wait_for_the_next_poll(virtua
     world = World(virtual, options=reminder_options(**SMALL))
     async with world.up() as silo:
         await world.write(*(bell_row(f"k{number}", start, period=s(120)) for number in range(100)))
-        silo.reminder_service.poll_soon()  # type: ignore[union-attr]
+        silo.rooms.reminders.poll_soon()  # type: ignore[union-attr]
         await asyncio.sleep(10)
         assert Counter(rung.key for rung in world.rungs) == Counter(f"k{number}" for number in range(100))
 
@@ -147,7 +147,7 @@ async def test_hung_handlers_that_fill_half_of_the_bucket_do_not_leave_the_rest_
     async with world.up() as silo:
         await world.write(*(bell_row(f"hung{number}", start, priority=CRITICAL) for number in range(6)))
         await world.write(*(bell_row(f"k{number}", start) for number in range(60)))
-        silo.reminder_service.poll_soon()  # type: ignore[union-attr]
+        silo.rooms.reminders.poll_soon()  # type: ignore[union-attr]
         await asyncio.sleep(60)
         assert len(lateness(world, "k")) > 40
         never.set()
@@ -180,7 +180,7 @@ async def test_a_large_bucket_that_falls_due_at_once_leaves_the_loop_to_others(
     loop = asyncio.get_running_loop()
     in_this_round, most = 0, 0
     async with world.up() as silo:
-        service = silo.reminder_service
+        service = silo.rooms.reminders
         assert service is not None
         deliver = service._deliver
 

@@ -27,8 +27,8 @@ async def world(virtual: VirtualClock) -> AsyncGenerator[World]:
 
 def held(silo: Silo) -> int:
     """How many entries are in memory."""
-    assert silo.reminder_service is not None
-    return len(silo.reminder_service.held.queue)
+    assert silo.rooms.reminders is not None
+    return len(silo.rooms.reminders.held.queue)
 
 
 async def test_a_poll_that_takes_long_keeps_the_loop_asleep_and_ticks_come_on_time(

@@ -37,8 +37,8 @@ def test_a_reminder_that_bad_code_put_off_fires_as_soon_as_good_code_starts() ->
         async with world.up() as silo:
             rows = [bell_row(f"k{n}", start + s(n % 3 + 1), jitter_us=n % 2 * 500_000) for n in range(50)]
             await world.write(*rows)
-            assert silo.reminder_service is not None
-            silo.reminder_service.poll_soon()
+            assert silo.rooms.reminders is not None
+            silo.rooms.reminders.poll_soon()
             await asyncio.sleep(20)
             assert not world.rungs
         world.grains = (Bell,)
@@ -59,8 +59,8 @@ def test_a_renamed_operation_is_freed_by_its_former_name(caplog: pytest.LogCaptu
         world = World(clock, grains=(bad,))
         async with world.up() as silo:
             await world.write(bell_row("a", clock.at() + s(1)))
-            assert silo.reminder_service is not None
-            silo.reminder_service.poll_soon()
+            assert silo.rooms.reminders is not None
+            silo.rooms.reminders.poll_soon()
             await asyncio.sleep(5)
         world.grains = (good,)
         async with world.up():
@@ -79,8 +79,8 @@ def test_a_reminder_that_waits_to_be_tried_again_is_not_freed_early() -> None:
             soon = bell_row("a", start - s(10), attempts=2)
             assert soon.wake_at is not None
             await world.write(bell_row("a", start - s(10), attempts=2, wake_at=soon.wake_at + 70_000_000))
-            assert silo.reminder_service is not None
-            silo.reminder_service.poll_soon()
+            assert silo.rooms.reminders is not None
+            silo.rooms.reminders.poll_soon()
             await asyncio.sleep(50)
             assert not world.rungs
             await asyncio.sleep(20)

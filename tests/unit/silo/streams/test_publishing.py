@@ -117,7 +117,7 @@ async def test_a_grain_may_publish_and_then_destroy_itself_but_not_the_other_way
         with pytest.raises(GrainCallFailed, match="after destroy"):
             await silo.grain(Shop, "a").close_down_and_sell()
         await silo.grain(Shop, "a").close_down()
-        await until(virtual, lambda: silo.stream_service.statistics.delivered == 1)
+        await until(virtual, lambda: silo.rooms.streams.statistics.delivered == 1)
         assert await heard(world, Billing) == ["last words"]
 
 

@@ -151,7 +151,7 @@ async def test_large_events_come_in_replies_that_fit_into_a_frame(virtual: Virtu
             await silo.grain(Shop, f"s{number}").sell([number, b"x" * 200_000])
         async with silo.stream("orders", after="start") as events:
             assert sorted(number for number, _ in await take(events, 12)) == list(range(12))
-        assert silo.stream_service.statistics.reads >= 5
+        assert silo.rooms.streams.statistics.reads >= 5
 
 
 async def test_a_deeply_nested_value_reaches_a_reader_too(virtual: VirtualClock) -> None:

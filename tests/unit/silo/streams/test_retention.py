@@ -56,8 +56,8 @@ async def test_events_older_than_the_retention_are_deleted_and_younger_ones_stay
         assert sorted(await retained(world)) == [1, 2, 3, 4]
         await asyncio.sleep(1.5 * HALF_S)
         assert await retained(world) == [4]
-        assert silo.stream_service.statistics.trimmed == 3
-        assert silo.stream_service.statistics.trimmed_unread == 0
+        assert silo.rooms.streams.statistics.trimmed == 3
+        assert silo.rooms.streams.statistics.trimmed_unread == 0
         await asyncio.sleep(HALF_S)
         assert await retained(world) == []
 
@@ -73,7 +73,7 @@ async def test_a_stream_of_an_earlier_silo_is_trimmed_though_nobody_publishes_to
         assert await retained(world) == [1]
         await asyncio.sleep(900)
         assert await retained(world) == []
-        assert silo.stream_service.statistics.trimmed == 1
+        assert silo.rooms.streams.statistics.trimmed == 1
 
 
 async def test_after_a_long_silence_subscriptions_catch_up_before_anything_is_deleted(
@@ -87,7 +87,7 @@ async def test_after_a_long_silence_subscriptions_catch_up_before_anything_is_de
     async with world.up() as silo:
         await asyncio.sleep(HALF_S)
         assert await heard(world, Billing) == [1, 2]
-        assert silo.stream_service.statistics.trimmed_unread == 0
+        assert silo.rooms.streams.statistics.trimmed_unread == 0
 
 
 async def test_a_subscriber_that_sleeps_longer_than_the_retention_misses_events_and_it_is_counted(
@@ -103,11 +103,11 @@ async def test_a_subscriber_that_sleeps_longer_than_the_retention_misses_events_
             await silo.grain(Shop, "a").sell(number)
         with caplog.at_level(logging.WARNING, "farro.streams"):
             await asyncio.sleep(3 * HALF_S)
-        assert silo.stream_service.statistics.trimmed_unread == 101
+        assert silo.rooms.streams.statistics.trimmed_unread == 101
         assert any("older than 1:00:00" in record.getMessage() for record in caplog.records)
         gate.set()
         await silo.grain(Shop, "a").sell("new")
-        await until(world.clock, lambda: silo.stream_service.statistics.delivered == 2)
+        await until(world.clock, lambda: silo.rooms.streams.statistics.delivered == 2)
         assert await heard(world, Billing) == [1, "new"]
 
 
@@ -137,5 +137,5 @@ async def test_a_store_that_refuses_to_trim_is_asked_again(virtual: VirtualClock
         await asyncio.sleep(1.9 * HALF_S)
         world.store.fail("trim_events", Fault.UNAVAILABLE)
         await asyncio.sleep(HALF_S)
-        assert silo.stream_service.statistics.trimmed == 1
+        assert silo.rooms.streams.statistics.trimmed == 1
         assert await retained(world) == []

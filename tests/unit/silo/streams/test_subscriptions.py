@@ -45,7 +45,7 @@ def make_world(request: pytest.FixtureRequest, virtual: VirtualClock, tmp_path: 
 
 
 async def delivered(world: World, count: int) -> None:
-    await until(world.clock, lambda: world.silo.stream_service.statistics.delivered >= count, 3_600)
+    await until(world.clock, lambda: world.silo.rooms.streams.statistics.delivered >= count, 3_600)
 
 
 async def test_a_subscriber_gets_every_event_with_publisher_instant_and_stable_id(
@@ -216,7 +216,7 @@ async def test_an_event_whose_subscriber_always_raises_is_tried_again_and_then_p
         Listening.trouble = trouble
         with caplog.at_level(logging.ERROR, "farro.streams"):
             await silo.grain(Shop, "a").sell("before", "poison", "after")
-            await until(world.clock, lambda: silo.stream_service.statistics.passed_over == 2)
+            await until(world.clock, lambda: silo.rooms.streams.statistics.passed_over == 2)
             await delivered(world, 4)
         for cls, key in ((Billing, "all"), (Account, "a")):
             assert await heard(world, cls, key) == ["before", "after"]
@@ -224,7 +224,7 @@ async def test_an_event_whose_subscriber_always_raises_is_tried_again_and_then_p
             assert [each.value for each in tries] == ["before", *["poison"] * 4, "after"]
         said = [record.getMessage() for record in caplog.records if record.name == "farro.streams"]
         assert len(said) == 2 and all("cannot digest it" in line for line in said)
-        assert silo.stream_service.statistics.failed == 8
+        assert silo.rooms.streams.statistics.failed == 8
     begun = len(Listening.begun)
     async with world.up():
         await asyncio.sleep(60)
@@ -241,14 +241,14 @@ async def test_a_store_that_is_away_for_long_is_no_failed_attempt_of_the_subscri
         )
         await silo.grain(Shop, "a").sell(1, 2)
         await asyncio.sleep(300)
-        assert silo.stream_service.statistics.delivered == 0
+        assert silo.rooms.streams.statistics.delivered == 0
         Listening.trouble = None
         world.store.policy = lambda verb: None
         await delivered(world, 4)
         assert await heard(world, Billing) == [1, 2]
         assert await heard(world, Account, "a") == [1, 2]
-        assert silo.stream_service.statistics.failed == 0
-        assert silo.stream_service.statistics.passed_over == 0
+        assert silo.rooms.streams.statistics.failed == 0
+        assert silo.rooms.streams.statistics.passed_over == 0
 
 
 async def test_back_off_of_one_event_delays_no_other_publisher(virtual: VirtualClock) -> None:
@@ -260,12 +260,12 @@ async def test_back_off_of_one_event_delays_no_other_publisher(virtual: VirtualC
     async with world.up() as silo:
         Listening.trouble = trouble
         await silo.grain(Shop, "a").sell("poison")
-        await until(virtual, lambda: silo.stream_service.statistics.failed >= 1)
+        await until(virtual, lambda: silo.rooms.streams.statistics.failed >= 1)
         began = virtual.now()
         await silo.grain(Shop, "b").sell("fine")
         await delivered(world, 1)
         assert virtual.now() - began < 1_000_000
-        assert silo.stream_service.statistics.passed_over == 0
+        assert silo.rooms.streams.statistics.passed_over == 0
 
 
 async def test_bytes_that_are_no_event_are_passed_over_once(
@@ -281,7 +281,7 @@ async def test_bytes_that_are_no_event_are_passed_over_once(
         await world.do("b", garbage)
         await silo.grain(Shop, "a").sell("fine")
         await delivered(world, 2)
-        await until(virtual, lambda: silo.stream_service.statistics.passed_over == 6)
+        await until(virtual, lambda: silo.rooms.streams.statistics.passed_over == 6)
         assert await heard(world, Billing) == ["fine"]
 
 

@@ -79,4 +79,4 @@ async def test_every_committed_event_takes_effect_once_and_in_order(
             assert len(truth) > 10
             assert [value for value in bills if value[0] == key] == truth
             assert await heard(world, Account, key) == truth
-        assert silo.stream_service.statistics.passed_over == 0
+        assert silo.rooms.streams.statistics.passed_over == 0
