@@ -25,7 +25,7 @@ from farro.silo.grains.grain_class import GrainClass
 from farro.silo.metrics import SiloStatistics, TurnFigures
 from farro.silo.options import SiloOptions
 from farro.silo.ownership import Owned, Ownership
-from farro.silo.process import SwitchInterval
+from farro.silo.process import GarbageCollection, SwitchInterval
 from farro.silo.reminders.machine_load import MachineLoad, read_machine_load
 from farro.silo.reminders.management_grain import ReminderManagement
 from farro.silo.rooms import Rooms
@@ -71,6 +71,7 @@ class Silo:
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._random = random if random is not None else Random(SystemRandom().getrandbits(64))
         self._switch_interval = SwitchInterval()
+        self._garbage = GarbageCollection()
         self._rooms: Rooms | None = None
         self._gateway: Gateway | None = None
         self._state = "new"
@@ -109,6 +110,7 @@ class Silo:
             )
             self._rooms.committer.on_dispossessed = self._dispossessed
             self._rooms.tasks.repeat(self._renew, RENEW_S, "renew")
+            self._take_garbage_over(self._rooms)
             await self._rooms.open()
             await self._open_gateway(self._rooms)
         except BaseException:
@@ -148,6 +150,18 @@ class Silo:
                 facts={"silo": self.number, "service": self._service_id},
             )
             await self._gateway.start()
+
+    def _take_garbage_over(self, rooms: Rooms) -> None:
+        if self.options.garbage_put_off is None:
+            return
+        put_off_s = self.options.garbage_put_off.total_seconds()
+        loop = asyncio.get_running_loop()
+        self._garbage.take_over(loop.time())
+
+        async def look() -> None:
+            self._garbage.collect(loop.time(), quiet=rooms.quiet, put_off_s=put_off_s)
+
+        rooms.tasks.repeat(look, put_off_s / 100, "collect garbage")
 
     # ---- use
 
@@ -263,6 +277,7 @@ class Silo:
         finally:
             await self._leave_store()
             self._switch_interval.restore()
+            self._garbage.give_back()
             self._state = "stopped"
 
     async def _leave_store(self) -> None:

@@ -137,6 +137,10 @@ class SiloOptions:
     # Commits run in a thread beside the event loop, and Python hands its lock over only this often: with the
     # interpreter's 5 ms a busy loop starves them.  Lowers the process's switch interval; None leaves it.
     switch_interval: timedelta | None = timedelta(microseconds=50)
+    # Python's full garbage collections pause everything, the longer the more grains are awake.  The silo
+    # makes them at quiet moments instead, a tenth of this apart, and puts them off no longer than this; None
+    # leaves the process's collector alone.
+    garbage_put_off: timedelta | None = timedelta(minutes=10)
     stop_timeout: timedelta = timedelta(seconds=10)  # in-flight turns may finish within it
     allow_insecure_bind: bool = False
 
@@ -144,6 +148,8 @@ class SiloOptions:
         _positive(self, "stop_timeout")
         if self.switch_interval is not None:
             _positive(self, "switch_interval")
+        if self.garbage_put_off is not None:
+            _positive(self, "garbage_put_off")
         self.activations.validate()
         self.streams.validate()
         if self.reminders is not None:

@@ -143,6 +143,11 @@ class Rooms:
         polls = self.reminders is None or self.reminders.healthy
         return self.committer.healthy and self.core.loader.healthy and polls
 
+    @property
+    def quiet(self) -> bool:
+        """No turn runs, and no reminder is due."""
+        return not (self.core.running or (self.reminders is not None and self.reminders.held.queue.ready))
+
     async def _collect(self) -> None:
         self.catalog.collect()
 
