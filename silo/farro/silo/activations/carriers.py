@@ -102,6 +102,7 @@ class Carriers:
             if outer is not None:
                 _enter(loop, outer)
         if not ended:
+            self._tasks.adopt(task)
             carrier.hand_over(coro, context, waits_for)
         elif carrier.untouched() and (sys.getrefcount(task), getweakrefcount(task)) == known:
             self._shelf.append(carrier)
@@ -130,11 +131,11 @@ class Carriers:
         if self._closed:
             return
         self._shelf.append(carrier)
-        await _driven(carrier, self._tasks)
+        await _driven(carrier)
 
 
 @types.coroutine
-def _driven(carrier: _Carrier, tasks: TaskOwner) -> Generator[Any, Any, None]:
+def _driven(carrier: _Carrier) -> Generator[Any, Any, None]:
     """Wait until the carrier is given a coroutine that has begun, and drive it to its end."""
     thrown: BaseException | None = None
     try:
@@ -144,7 +145,6 @@ def _driven(carrier: _Carrier, tasks: TaskOwner) -> Generator[Any, Any, None]:
     coro = carrier.coro
     if coro is None:
         return
-    tasks.adopt(carrier.task)
     run, waits_for = carrier.context.run, carrier.waits_for
     if asyncio.isfuture(waits_for):
         waits_for._asyncio_future_blocking = True

@@ -90,9 +90,7 @@ async def test_what_waits_goes_on_in_a_task_of_its_own(runner: Runner) -> None:
         runner.log.append("after")
 
     runner.run(waits())
-    assert runner.log == ["before"]
-    await asyncio.sleep(0)
-    assert len(runner.tasks) == 1
+    assert runner.log == ["before"] and runner.tasks.busy
     gate.set_result("through")
     await runner.idle()
     assert runner.log == ["before", "through", "after"]
@@ -109,7 +107,6 @@ async def test_the_current_task_is_its_own_and_the_callers_comes_back(runner: Ru
 
     runner.run(looks())
     assert asyncio.current_task() is mine
-    await asyncio.sleep(0)
     await runner.idle()
     assert seen[0] is seen[1] and seen[0] not in (None, mine)
 
@@ -162,7 +159,6 @@ async def test_a_late_cancel_ends_nothing_but_the_turn_it_was_meant_for(runner: 
     runner.run(is_kept())
     runner.run(waits())
     kept[0].cancel()
-    await asyncio.sleep(0)
     await runner.idle()
     assert runner.log == ["whole"]
 
@@ -176,7 +172,6 @@ async def test_a_step_that_cancels_itself_and_returns_has_ended_well(runner: Run
 
     runner.run(cancels_itself())
     runner.run(runner.note("the next"))
-    await asyncio.sleep(0)
     await runner.idle()
     assert runner.log == ["ended", "the next"]
 
@@ -191,7 +186,6 @@ async def test_a_step_that_cancels_itself_and_waits_hears_of_it(runner: Runner) 
         await inner
 
     runner.run(cancels_itself())
-    await asyncio.sleep(0)
     await runner.idle()
     assert runner.log == ["CancelledError"]
 
@@ -208,7 +202,6 @@ async def test_a_cancel_right_after_the_first_step_reaches_what_it_waits_for(run
 
     runner.run(waits())
     found.pop().cancel()
-    await asyncio.sleep(0)
     await runner.idle()
     assert runner.log == ["CancelledError"] and inner.cancelled()
 
@@ -237,7 +230,6 @@ async def test_a_timeout_ends_the_step_it_is_around(runner: Runner, seconds: flo
             await asyncio.sleep(10)
 
     runner.run(slow())
-    await asyncio.sleep(0)
     await runner.idle()
     assert runner.log == ["TimeoutError"]
 
@@ -249,7 +241,6 @@ async def test_a_task_group_works_from_the_first_step_on(runner: Runner) -> None
         runner.log.append("joined")
 
     runner.run(group())
-    await asyncio.sleep(0)
     await runner.idle()
     assert runner.log == ["child", "joined"]
 
@@ -266,7 +257,6 @@ async def test_what_is_set_in_a_context_is_not_seen_by_the_next(runner: Runner) 
 
     runner.run(sets())
     runner.run(sets())
-    await asyncio.sleep(0)
     await runner.idle()
     runner.run(sets())
     assert runner.log == ["unset", "unset", "left behind", "unset"]
@@ -348,7 +338,6 @@ async def test_a_future_that_is_there_before_the_carrier_wakes_is_not_missed(run
 
     runner.run(waits())
     gate.set_result("there")
-    await asyncio.sleep(0)
     await runner.idle()
     assert runner.log == ["there"]
 
