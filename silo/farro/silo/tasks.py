@@ -16,6 +16,7 @@ log = logging.getLogger("farro.tasks")
 
 GIVE_UP_S = 5.0  # of loop time, for tasks that swallow their cancellation
 CANCEL_AGAIN_S = 0.5
+FORGET_FROM = 64  # ended tasks that may be held
 
 Coro = Coroutine[Any, Any, None]
 
@@ -26,11 +27,9 @@ class TaskOwner:
     def __init__(self, name: str) -> None:
         self._name = name
         self._tasks: set[asyncio.Task[None]] = set()
+        self._forget_at = FORGET_FROM
         self._loop = asyncio.get_running_loop()
         self.stopping = False
-
-    def __len__(self) -> int:
-        return len(self._tasks)
 
     @property
     def busy(self) -> bool:
@@ -47,11 +46,12 @@ class TaskOwner:
         return task
 
     def start_turn(self, coro: Coro, name: str, context: Context) -> None:
-        """:meth:`start` for a coroutine that raises nothing and says :meth:`turn_over` as its last act.
+        """:meth:`start` for a coroutine that raises nothing.
 
-        Turns are the hot path: a done callback would cost each of them one more trip around the loop.
+        Turns are the hot path, and a done callback would cost each of them one more trip around the loop:
+        those that have ended are forgotten when as many have gathered as there are at work.
         """
-        self._tasks.add(self._loop.create_task(coro, name=name, context=context))
+        self.adopt(self._loop.create_task(coro, name=name, context=context))
 
     def park(self, coro: Coro, name: str, context: Context) -> asyncio.Task[None]:
         """A task that does not count as work until it is given some: see :meth:`adopt`."""
@@ -60,12 +60,8 @@ class TaskOwner:
     def adopt(self, task: asyncio.Task[None]) -> None:
         """From now on the parked task counts, as if begun by :meth:`start_turn`."""
         self._tasks.add(task)
-
-    def turn_over(self) -> None:
-        """The current task, begun by :meth:`start_turn`, is about to end."""
-        task = asyncio.current_task(self._loop)  # without the loop it asks for the process id, a system call
-        if task is not None:
-            self._tasks.discard(task)
+        if len(self._tasks) >= self._forget_at:
+            self._forget_at = max(FORGET_FROM, 2 * len(self._at_work()))
 
     def repeat(self, action: Callable[[], Coro], every_s: float, name: str) -> asyncio.Task[None]:
         """Run ``action`` every ``every_s`` seconds of loop time, from the end of one run to the next start.
@@ -102,7 +98,7 @@ class TaskOwner:
         return True
 
     def _at_work(self) -> set[asyncio.Task[None]]:
-        """The tasks that are left.  A turn cancelled before its first step never said good-bye."""
+        """The tasks that are left."""
         self._tasks = {task for task in self._tasks if not task.done()}
         return set(self._tasks)
 

@@ -34,6 +34,11 @@ if TYPE_CHECKING:
     from farro.silo.grains.reminder_book import ReminderBook
 
 
+# names of an Enum cost two calls to look up
+ACTIVE = Phase.ACTIVE
+GONE = Phase.GONE
+
+
 class Activation:
     """Created by the catalog for the first message; what it can no longer serve goes back there."""
 
@@ -113,15 +118,17 @@ class Activation:
 
     def post(self, call: Invocation) -> None:
         """Start the call's turn now, or let it wait its turn.  Refuses it when the mailbox is full."""
-        if self.phase is Phase.GONE:
+        if self.phase is GONE:
             self.core.catalog.submit_again(call)
-        elif self._may_begin_now(call) or self._joins_its_own_readers(call):
+        elif (
+            self.phase is ACTIVE
+            and not self._mailbox
+            and not self._writing
+            and (call.readonly or not self._readers)
+        ) or self._joins_its_own_readers(call):
             self._begin(call, inline=call.inline)
         else:
             self._enqueue(call)
-
-    def _may_begin_now(self, call: Invocation) -> bool:
-        return self.phase is Phase.ACTIVE and not self._mailbox and self._may_begin(call)
 
     def _may_begin(self, call: Invocation) -> bool:
         return not self._writing and (call.readonly or not self._readers)
@@ -162,7 +169,7 @@ class Activation:
 
     def _pump(self) -> None:
         """Begin whatever may begin, in order."""
-        while self._mailbox and self.phase is Phase.ACTIVE:
+        while self._mailbox and self.phase is ACTIVE:
             if not self._may_begin(self._mailbox[0]):
                 return
             # not within the turn that has just ended: its caller is still to be answered
@@ -199,14 +206,14 @@ class Activation:
             return True
         return False
 
-    def turn_over(self, call: Invocation) -> None:
-        """The call's turn has ended, commit included; the next one may begin."""
-        if call.readonly:
+    def turn_over(self, readonly: bool) -> None:
+        """A turn has ended, commit included; the next one may begin."""
+        if readonly:
             self._readers -= 1
         else:
             self._writing = False
         self.last_active = self.core.loop.time()
-        if self.phase is Phase.ACTIVE:
+        if self.phase is ACTIVE and (self._mailbox is not None or self._sleep_reason is not None):
             self._pump()
 
     @property

@@ -21,7 +21,7 @@ from farro.silo.activations.core import Core
 from farro.silo.activations.failures import printable
 from farro.silo.activations.invocation import Invocation
 from farro.silo.activations.phases import Phase
-from farro.silo.grains.grain_class import RECEIVE_REMINDER, SYSTEM_PREFIX, GrainClass
+from farro.silo.grains.grain_class import RECEIVE_REMINDER, SYSTEM_PREFIX, GrainClass, Operation
 
 
 class Catalog:
@@ -64,8 +64,14 @@ class Catalog:
     def submit(self, call: Invocation) -> None:
         """Bring a message to its grain, waking it if need be.  Refusals answer the call at once."""
         try:
-            known = self._served(call)
-            self._resolve(call, known)
+            known = self._classes.get(call.grain_type)
+            if known is None or self._refusing is not None:
+                known = self._served(call)
+            operation = known.operations.get(call.method)
+            if operation is None or call.delivery is not None or not operation.remote:
+                operation = self._found(call, known)
+            call.operation = operation
+            call.readonly = operation.spec.readonly and call.delivery is None
             activation = self._awake.get((call.grain_type, call.grain_key))
             if activation is None:
                 self._wake(known, call)
@@ -90,7 +96,8 @@ class Catalog:
             )
         return known
 
-    def _resolve(self, call: Invocation, known: GrainClass) -> None:
+    def _found(self, call: Invocation, known: GrainClass) -> Operation:
+        """What the call asks for, where that is not simply a remote method."""
         if call.delivery is not None and call.method == RECEIVE_REMINDER:
             operation = known.receive_reminder
         else:
@@ -100,8 +107,7 @@ class Catalog:
                 f"{known.type_name} has no method {printable(call.method)!r} that can be called; it has: "
                 + (", ".join(sorted(known.interface.methods)) or "none")
             )
-        call.operation = operation
-        call.readonly = operation.spec.readonly and call.delivery is None
+        return operation
 
     def _wake(self, known: GrainClass, call: Invocation) -> None:
         core = self._core

@@ -26,6 +26,8 @@ log = logging.getLogger("farro.silo")
 
 P = ParamSpec("P")
 
+COMMITTED = Outcome.COMMITTED  # a name of an Enum costs two calls to look up
+
 Listener = Callable[[Commit, Verdict], None]
 Done = Callable[[Verdict | None, FarroError | None], None]  # one of the two is None
 Member = tuple[Commit, Done]
@@ -150,7 +152,7 @@ class Committer:
         self.commits += len(batch)
         self.failures_in_a_row = 0
         for (commit, _), verdict in answers:
-            if verdict.outcome is Outcome.COMMITTED:
+            if verdict.outcome is COMMITTED:
                 for listener in self._listeners:
                     _tell(listener, commit, verdict)
             elif verdict.outcome is Outcome.FENCED and commit.epoch:

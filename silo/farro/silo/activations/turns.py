@@ -42,6 +42,7 @@ log = logging.getLogger("farro.turns")
 defects = logging.getLogger("farro.defects")
 
 NOTHING = Consumption()
+COMMITTED = Outcome.COMMITTED  # a name of an Enum costs two calls to look up
 
 
 class Turns:
@@ -55,15 +56,17 @@ class Turns:
     async def run(self, activation: Activation, call: Invocation) -> None:
         """The whole turn of one call or delivery, but for its commit, which answers by itself.
 
-        Raises nothing, answers the caller exactly once, and is the last thing its task does.  Even a fault of
-        farro's own, or of a logging handler, frees the grain.  One long coroutine on purpose: this is the hot
-        path, and each coroutine within it costs half as much as the turn of a small method.
+        Raises nothing and answers the caller exactly once.  Even a fault of farro's own, or of a logging
+        handler, frees the grain.  One long coroutine on purpose: this is the hot path, and each coroutine
+        within it costs half as much as the turn of a small method.
         """
         try:
             operation, delivery, readonly = call.operation, call.delivery, call.readonly
             assert operation is not None
             spec = operation.spec
-            turn = self._open(activation, call.method, call.deadline, call.chain, readonly)
+            turn = self._open(
+                activation, call.method, call.deadline, call.chain, readonly, activation.last_active
+            )
             answer: Any = None
             encoded: bytes | None = None
             error: FarroError | None = None
@@ -108,8 +111,6 @@ class Turns:
             raise
         except BaseException as defect:
             self._defect(activation, call, defect)
-        finally:
-            self._core.tasks.turn_over()
 
     def _defect(self, activation: Activation, call: Invocation, defect: BaseException) -> None:
         if not call.over:
@@ -139,7 +140,7 @@ class Turns:
                 activation.discard()
             elif destroyed:
                 activation.destroyed()
-            activation.turn_over(call)
+            activation.turn_over(call.readonly)
         finally:
             call.respond(answer if error is None else None, error)
 
@@ -200,7 +201,6 @@ class Turns:
             call = activation.activated()
             if call is not None:
                 await self.run(activation, call)
-        core.tasks.turn_over()
 
     async def deactivate(self, activation: Activation, reason: str) -> None:
         """Run ``on_deactivate`` as a last turn, bounded, and let the activation go."""
@@ -239,7 +239,7 @@ class Turns:
     async def _hook(self, activation: Activation, name: str, chain: tuple[Link, ...], *args: Any) -> None:
         hook = getattr(type(activation.grain), name)
         deadline = self._core.loop.time() + self._core.options.call_timeout.total_seconds()
-        turn = self._open(activation, name, deadline, chain, readonly=False)
+        turn = self._open(activation, name, deadline, chain, False, self._core.loop.time())
         try:
             await hook(activation.grain, *args)
             encoded = self._encoded_state(activation)
@@ -250,10 +250,16 @@ class Turns:
     # ---- pieces of a turn
 
     def _open(
-        self, activation: Activation, method: str, deadline: float, chain: tuple[Link, ...], readonly: bool
+        self,
+        activation: Activation,
+        method: str,
+        deadline: float,
+        chain: tuple[Link, ...],
+        readonly: bool,
+        now: float,
     ) -> Turn:
         core = self._core
-        turn = Turn(activation.grain, activation.id, method, deadline, chain, readonly, core.loop.time())
+        turn = Turn(activation.grain, activation.id, method, deadline, chain, readonly, now)
         CURRENT.set(turn)
         core.running.add(turn)
         core.counters.turns += 1
@@ -411,12 +417,12 @@ class Turns:
 
 def _absorb(activation: Activation, encoded: bytes | None, verdict: Verdict) -> FarroError | None:
     """The activation as the store has it now; the error when the store did not take the commit."""
+    if verdict.outcome is COMMITTED:
+        activation.version = verdict.version
+        activation.baseline = encoded
+        activation.layout_stale = False
+        return None
     match verdict.outcome:
-        case Outcome.COMMITTED:
-            activation.version = verdict.version
-            activation.baseline = encoded
-            activation.layout_stale = False
-            return None
         case Outcome.FENCED:
             return Fenced(f"another silo owns the partition of {activation.id}; nothing changed")
         case Outcome.CONFLICT:
@@ -425,6 +431,8 @@ def _absorb(activation: Activation, encoded: bytes | None, verdict: Verdict) -> 
             return AlreadyConsumed(f"the message to {activation.id} had its effect before")
         case Outcome.REJECTED:
             return InvalidPayload(f"the store refused the data of {activation.id}: {verdict.reason}")
+        case _:
+            raise TypeError(f"a verdict is not {verdict.outcome!r}")
 
 
 def _cancel_current() -> Callable[[], object] | None:

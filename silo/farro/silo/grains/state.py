@@ -47,7 +47,7 @@ class StateSpec:
 
     def encode(self, state: Any, codec: Codec) -> bytes:
         """The bytes that are compared and committed.  Raises :class:`InvalidPayload` naming the path."""
-        return codec.pack_wire(self._converter.encode(state, self._path), self._path)
+        return codec.pack_wire((self._compiled or self._converter).encode(state, self._path), self._path)
 
     def decode(self, data: bytes, layout: int, codec: Codec) -> Any:
         """The state in ``data``, brought from ``layout`` to this class's layout step by step.

@@ -53,7 +53,6 @@ class Runner:
             await work
         except (Exception, asyncio.CancelledError) as error:
             self.log.append(type(error).__name__)
-        self.tasks.turn_over()
 
     async def note(self, text: str) -> None:
         self.log.append(text)
@@ -77,7 +76,7 @@ async def runner() -> AsyncIterator[Runner]:
 
 async def test_what_waits_for_nothing_is_over_when_run_returns(runner: Runner) -> None:
     runner.run(runner.note("done"))
-    assert runner.log == ["done"] and len(runner.tasks) == 0
+    assert runner.log == ["done"] and not runner.tasks.busy
 
 
 async def test_what_waits_goes_on_in_a_task_of_its_own(runner: Runner) -> None:
