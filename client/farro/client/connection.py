@@ -102,7 +102,7 @@ class Connection:
         return (
             len(self._pending) >= self._calls_max
             or self._outgoing_bytes > OUTGOING_BYTES_MAX
-            or bool(self._room)
+            or len(self._room) > 0
         )
 
     async def wait_for_room(self) -> None:
@@ -141,7 +141,7 @@ class Connection:
         if self._broken is not None:
             raise SiloUnavailable(self._broken, turn_ran=False)
         call_id = 0 if oneway else self._last_id + 1
-        timeout_ms = max(1, int(timeout_s * 1000))
+        timeout_ms = int(timeout_s * 1000) or 1
         message = [CALL, call_id, grain_type, key, method, args, kwargs, timeout_ms, None]
         self._queue(packed_message(self._codec, message))
         if oneway:

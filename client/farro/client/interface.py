@@ -32,7 +32,8 @@ class _Plan:
     """The compiled signature.
 
     ``exact`` holds the argument types that need no further look, each with the places of its texts, whose
-    encoding does.
+    encoding does.  One argument's type stands there by itself: to make and hash a tuple takes longer than
+    the rest of the call's encoding.
     """
 
     positional: tuple[tuple[str, Converter], ...]
@@ -40,7 +41,7 @@ class _Plan:
     required: frozenset[str]
     rest: Converter | None
     rest_by_name: Converter | None
-    exact: dict[tuple[type, ...], tuple[int, ...]]
+    exact: dict[type | tuple[type, ...], tuple[int, ...]]
     result: Converter
     exact_result: type | None
     passes_through: bool
@@ -127,7 +128,7 @@ class MethodSpec:
         """Wire arguments; :class:`InvalidPayload` naming method and parameter if they do not fit."""
         plan = self._plan or self.resolve()
         if not kwargs:
-            texts = plan.exact.get(tuple(map(type, args)))
+            texts = plan.exact.get(type(args[0]) if len(args) == 1 else tuple(map(type, args)))
             if texts is not None:
                 for index in texts:
                     if not args[index].isascii():
@@ -141,7 +142,7 @@ class MethodSpec:
     def decode_call(self, args: list[Any], kwargs: dict[str, Any] | None) -> tuple[list[Any], dict[str, Any]]:
         """The inverse of :meth:`encode_call`; checks as strictly, for the wire may come from anybody."""
         plan = self._plan or self.resolve()
-        if not kwargs and tuple(map(type, args)) in plan.exact:
+        if not kwargs and (type(args[0]) if len(args) == 1 else tuple(map(type, args))) in plan.exact:
             return args, {}
         return self._convert(plan, args, kwargs or {}, encoding=False)
 
@@ -249,14 +250,16 @@ _CHECKED_BY_TYPE = tuple(SCALAR_CONVERTERS[kind] for kind in (None, bool, int, f
 
 def _exact(
     positional: tuple[tuple[str, Converter], ...], required: frozenset[str]
-) -> dict[tuple[type, ...], tuple[int, ...]]:
+) -> dict[type | tuple[type, ...], tuple[int, ...]]:
     scalars = list(takewhile(lambda item: item[1] in _CHECKED_BY_TYPE, positional))
     kinds = tuple(item.types[0] for _, item in scalars)
     texts = tuple(index for index, kind in enumerate(kinds) if kind is str)
-    found: dict[tuple[type, ...], tuple[int, ...]] = {}
+    found: dict[type | tuple[type, ...], tuple[int, ...]] = {}
     for count in range(len(kinds) + 1):
         if required <= {name for name, _ in scalars[:count]}:
-            found[kinds[:count]] = tuple(index for index in texts if index < count)
+            found[kinds[0] if count == 1 else kinds[:count]] = tuple(
+                index for index in texts if index < count
+            )
     return found
 
 

@@ -1,10 +1,10 @@
 """One client's connection, seen from the silo: calls in, answers out.
 
 Theory of operation.  The handler coroutine reads; every call of a frame is given to the target at once,
-without a task, and its ``respond`` packs the answer and wakes the writer, so that all answers of one loop
-tick share a frame.  A client that does not read its answers is not read from, and let go when the answers
-to what it has asked already pass a bound.  When the client is gone, the calls it made go on: nobody listens
-to the answers, nothing is cancelled.
+without a task, and its ``respond`` puts the answer into the outbox, so that all answers of one loop tick
+share a frame.  A client that does not read its answers is not read from, and let go when the answers to
+what it has asked already pass a bound.  When the client is gone, the calls it made go on: nobody listens to
+the answers, nothing is cancelled.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Protocol
 
-from aiohttp import ClientError, WSCloseCode, WSMsgType, web
+from aiohttp import WSCloseCode, WSMsgType, web
 
 from farro.client.codec import Codec
 from farro.client.errors import (
@@ -36,18 +36,14 @@ from farro.client.protocol import (
     check_call,
     check_cancel,
     check_hello,
-    error_message,
-    frames,
     messages_of,
-    packed_message,
     welcome,
 )
 from farro.silo.activations.invocation import Invocation
 from farro.silo.gateway.limits import GatewayOptions
+from farro.silo.gateway.outbox import Outbox, release, sendable_error
 
 log = logging.getLogger("farro.gateway")
-
-_ERROR_CHARACTERS_MAX = 16_384
 
 
 class CallTarget(Protocol):
@@ -79,13 +75,12 @@ class Session:
         self._greeting = greeting
         self._abort = abort
         self._loop = asyncio.get_running_loop()
-        self._in_flight: dict[int, tuple[Invocation, int]] = {}
+        self._in_flight: dict[int, Invocation] = {}
         self._in_flight_bytes = 0
         self._oneway_id = 0
-        self._outgoing: list[bytes] = []
-        self._outgoing_bytes = 0
-        self._wake: asyncio.Future[None] | None = None
-        self._drained: asyncio.Future[None] | None = None
+        self._outbox = Outbox(
+            socket, peer, codec, options.unread_bytes_max, on_overflow=self._let_go, on_empty=self._settle
+        )
         self._quiet: asyncio.Future[None] | None = None
         self._greeted = False
         self._stopping = False
@@ -101,8 +96,8 @@ class Session:
                 message = await self._socket.receive()
                 if message.type is WSMsgType.BINARY:
                     self._take(message.data)
-                    if not self._gone and self._outgoing_bytes > self._options.outgoing_bytes_max:
-                        await self._wait_until_drained()
+                    if not self._gone and self._outbox.bytes > self._options.outgoing_bytes_max:
+                        await self._outbox.wait_until_drained()
                 elif message.type is WSMsgType.TEXT:
                     await self._refuse(
                         WSCloseCode.UNSUPPORTED_DATA, "text frames are not part of the protocol"
@@ -117,37 +112,22 @@ class Session:
             await self._refuse(WSCloseCode.INVALID_TEXT, str(error))
         finally:
             self._gone = True
-            self._release(self._wake, self._drained, self._quiet)
+            self._outbox.close()
+            release(self._quiet)
 
     async def write(self) -> None:
-        """Send what is queued, all that is there at a time, until the client is gone."""
-        while not self._gone:
-            if not self._outgoing:
-                self._settle()
-                self._wake = self._loop.create_future()
-                await self._wake
-                continue
-            batch, self._outgoing = self._outgoing, []
-            size = self._outgoing_bytes
-            try:
-                for frame in frames(batch):
-                    await self._socket.send_bytes(frame)
-            except (OSError, ClientError) as error:
-                log.debug("writing to %s failed: %s", self.peer, error)
-                return
-            self._outgoing_bytes -= size
-            if self._drained is not None:
-                self._release(self._drained)
+        """Send the answers, until the client is gone."""
+        await self._outbox.write()
 
     def go_away(self, reason: str) -> None:
         """Take no more calls; those in flight are still answered."""
         self._stopping = True
         if self._greeted:
-            self._queue(packed_message(self._codec, [GOAWAY, reason]))
+            self._outbox.put([GOAWAY, reason])
 
     async def wait_until_quiet(self) -> None:
         """Until every call is answered and every answer written, or the client is gone."""
-        while not self._gone and (self._in_flight or self._outgoing):
+        while not self._gone and (self._in_flight or not self._outbox.empty):
             self._quiet = self._loop.create_future()
             await self._quiet
 
@@ -169,7 +149,7 @@ class Session:
         batch = messages_of(self._codec, message.data)
         version = check_hello(batch[0])
         self._greeted = True
-        self._queue(packed_message(self._codec, welcome(version, self._greeting)))
+        self._outbox.put(welcome(version, self._greeting))
         if self._stopping:
             self.go_away("the silo is stopping")
         self._take_batch(batch[1:], len(message.data))
@@ -179,30 +159,32 @@ class Session:
 
     def _take_batch(self, batch: list[Message], size: int) -> None:
         share = size // len(batch) if batch else 0
+        now = self._loop.time()
         for message in batch:
             if self._gone:
                 return
             if message[0] == CALL:
                 check_call(message)
-                self._call(message, share)
+                self._call(message, share, now)
             elif message[0] == CANCEL:
                 found = self._in_flight.get(check_cancel(message))
                 if found is not None:
-                    found[0].cancel()
+                    found.cancel()
             else:
                 raise ProtocolError(f"a client does not send messages of kind {message[0]}")
 
-    def _call(self, message: Message, share: int) -> None:
+    def _call(self, message: Message, share: int, now: float) -> None:
         _, call_id, grain_type, key, method, args, kwargs, timeout_ms, chain = message
+        in_flight = self._in_flight
         if call_id == 0:
             self._oneway_id -= 1
             call_id = self._oneway_id
-        elif call_id in self._in_flight:
+        elif call_id in in_flight:
             raise ProtocolError(f"call {call_id} is already in flight on this connection")
         refusal = self._refusal(grain_type, key, method)
         if refusal is not None:
             if call_id > 0:
-                self._send_error(call_id, refusal)
+                self._outbox.put(sendable_error(call_id, refusal))
             return
         call = Invocation(
             grain_type,
@@ -210,24 +192,25 @@ class Session:
             method,
             args,
             kwargs,
-            self._loop.time() + timeout_ms / 1000,
+            now + timeout_ms / 1000,
             () if chain is None else tuple(map(tuple, chain)),
-            partial(self._respond, call_id),
+            partial(self._respond, call_id, share),
         )
-        self._in_flight[call_id] = (call, share)
+        in_flight[call_id] = call
         self._in_flight_bytes += share
         try:
             self._target.submit(call)
         except Exception as error:  # the target's answer to a call it cannot take; the others go on
-            if call_id in self._in_flight:
-                self._respond(call_id, None, _as_farro_error(error, call))
+            if call_id in in_flight:
+                self._respond(call_id, share, None, _as_farro_error(error, call))
 
     def _refusal(self, grain_type: str, key: str, method: str) -> FarroError | None:
+        options = self._options
         if self._stopping:
             return SiloStopping("the silo is stopping and takes no new calls")
         if (
-            len(self._in_flight) >= self._options.calls_in_flight_max
-            or self._in_flight_bytes > self._options.in_flight_bytes_max
+            len(self._in_flight) >= options.calls_in_flight_max
+            or self._in_flight_bytes > options.in_flight_bytes_max
         ):
             return Overloaded("too many calls in flight on this connection")
         problem = bad_target(grain_type, key, method)
@@ -235,45 +218,15 @@ class Session:
 
     # ---- answering
 
-    def _respond(self, call_id: int, wire: Any, error: FarroError | None) -> None:
-        _, share = self._in_flight.pop(call_id)
+    def _respond(self, call_id: int, share: int, wire: Any, error: FarroError | None) -> None:
+        del self._in_flight[call_id]
         self._in_flight_bytes -= share
         if self._gone or call_id < 0:
-            if not self._in_flight:
-                self._settle()
-            return
-        if error is not None:
-            self._send_error(call_id, error)
-            return
-        try:
-            self._queue(packed_message(self._codec, [REPLY, call_id, wire]))
-        except InvalidPayload as too_large:
-            too_large.turn_ran = True
-            self._send_error(call_id, too_large)
-
-    def _send_error(self, call_id: int, error: FarroError) -> None:
-        message = error_message(call_id, error)
-        message[3] = _sendable(message[3])
-        try:
-            packed = packed_message(self._codec, message)
-        except InvalidPayload as problem:
-            log.warning("an error for %s was sent without its details: %s", self.peer, problem)
-            flags = {"turn_ran": error.turn_ran, "retry_safe": error.retry_safe}
-            packed = packed_message(self._codec, [*message[:4], flags])
-        self._queue(packed)
-
-    def _queue(self, packed: bytes) -> None:
-        if self._gone:
-            return
-        self._outgoing.append(packed)
-        self._outgoing_bytes += len(packed)
-        if self._outgoing_bytes > self._options.unread_bytes_max:
-            self._let_go()
-        wake = self._wake
-        if wake is not None:
-            self._wake = None
-            if not wake.done():
-                wake.set_result(None)
+            self._settle()
+        elif error is None:
+            self._outbox.put([REPLY, call_id, wire])
+        else:
+            self._outbox.put(sendable_error(call_id, error))
 
     def _let_go(self) -> None:
         """Drop what the client does not read.  A close frame would wait behind it, so there is none."""
@@ -283,23 +236,13 @@ class Session:
             self._options.unread_bytes_max,
         )
         self._gone = True
-        self._outgoing.clear()
+        self._outbox.close()
         self._abort()
-        self._release(self._drained, self._quiet)
-
-    async def _wait_until_drained(self) -> None:
-        self._drained = self._loop.create_future()
-        await self._drained
+        release(self._quiet)
 
     def _settle(self) -> None:
-        if self._quiet is not None and not self._in_flight and not self._outgoing:
-            self._release(self._quiet)
-
-    @staticmethod
-    def _release(*futures: asyncio.Future[None] | None) -> None:
-        for future in futures:
-            if future is not None and not future.done():
-                future.set_result(None)
+        if self._quiet is not None and not self._in_flight and self._outbox.empty:
+            release(self._quiet)
 
     # ---- ending
 
@@ -313,11 +256,6 @@ class Session:
             log.warning("lost the connection of %s (%s): %s", self.peer, code, ascii(str(message.data))[1:-1])
         else:
             log.debug("%s went (code %s)", self.peer, code)
-
-
-def _sendable(text: str) -> str:
-    """The text of somebody's exception may be anything; the wire takes valid Unicode of a bounded length."""
-    return text[:_ERROR_CHARACTERS_MAX].encode(errors="backslashreplace").decode()
 
 
 def _as_farro_error(error: Exception, call: Invocation) -> FarroError:
