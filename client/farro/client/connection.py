@@ -2,8 +2,9 @@
 
 Theory of operation.  ``send_call`` packs at once, so that a value that does not fit fails in the call that
 brought it.  The packed messages of one loop tick go out together: the first of them wakes the writer task,
-the only one that writes.  The reader task resolves futures by id.  One timer serves all deadlines: a heap
-from which answered calls drop out lazily.  The call's future is all that is kept of it.
+the only one that writes.  The reader task resolves futures by id.  One timer serves all deadlines: it is set
+for the first, and looks through the calls that are out when it rings.  The call's future and its deadline are
+all that is kept of it.
 
 When the connection ends, for whatever reason, everything that waits on it fails at once: calls that were
 never handed to the socket with ``turn_ran=False``, the others with ``turn_ran=None``.
@@ -12,7 +13,6 @@ never handed to the socket with ``turn_ran=False``, the others with ``turn_ran=N
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 import math
 from collections import deque
@@ -35,20 +35,22 @@ from farro.client.protocol import (
     CANCEL,
     ERROR,
     GOAWAY,
+    MESSAGE_BYTES_MAX,
     REPLY,
+    Message,
     error_of,
     frames,
     goaway_reason,
     messages_of,
-    packed_message,
     reply_id,
+    too_large,
 )
 
 log = logging.getLogger("farro.client")
 
 OUTGOING_BYTES_MAX = 16 << 20
 WAITING_CALLS_MAX = 100_000
-_HEAP_SLACK = 1_024
+_REST_S_PER_CALL = 5e-6  # between two looks at the deadlines; a look takes a twentieth of that per call
 _FLUSH_ON_CLOSE_S = 1.0
 
 
@@ -72,14 +74,13 @@ class Connection:
         self._calls_max = calls_max
         self._on_goaway = on_goaway
         self._loop = asyncio.get_running_loop()
-        self._pending: dict[int, asyncio.Future[Any]] = {}
+        self._pending: dict[int, tuple[asyncio.Future[Any], float]] = {}
         self._last_id = 0
         self._sent_through = 0
         self._outgoing: list[bytes] = []
         self._outgoing_bytes = 0
         self._wake: asyncio.Future[None] | None = None
         self._flushed: asyncio.Future[None] | None = None
-        self._heap: list[tuple[float, int]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = math.inf
         self._room: deque[asyncio.Future[None]] = deque()
@@ -143,24 +144,20 @@ class Connection:
         call_id = 0 if oneway else self._last_id + 1
         timeout_ms = int(timeout_s * 1000) or 1
         message = [CALL, call_id, grain_type, key, method, args, kwargs, timeout_ms, None]
-        self._queue(packed_message(self._codec, message))
+        self._queue(message)
         if oneway:
             return 0, None
         self._last_id = call_id
         future: asyncio.Future[Any] = self._loop.create_future()
-        self._pending[call_id] = future
-        heapq.heappush(self._heap, (deadline, call_id))
+        self._pending[call_id] = future, deadline
         if deadline < self._due_at:
-            self._arm()
-        elif len(self._heap) > 2 * len(self._pending) + _HEAP_SLACK:
-            self._heap = [entry for entry in self._heap if entry[1] in self._pending]
-            heapq.heapify(self._heap)
+            self._arm(deadline)
         return call_id, future
 
     def cancel_call(self, call_id: int) -> None:
         """Tell the silo that nobody waits for this call any more."""
         if self._pending.pop(call_id, None) is not None and self._broken is None:
-            self._queue(packed_message(self._codec, [CANCEL, call_id]))
+            self._queue([CANCEL, call_id])
             self._make_room()
 
     # ---- life
@@ -210,19 +207,19 @@ class Connection:
         for message in messages_of(self._codec, frame):
             kind = message[0]
             if kind == REPLY and len(message) == 3 and type(message[1]) is int:
-                future = pending.pop(message[1], None)
-                if future is None or future.done():
+                found = pending.pop(message[1], None)
+                if found is None or found[0].done():
                     self._late(message[1])
                 else:
-                    future.set_result(message[2])
+                    found[0].set_result(message[2])
             elif kind in (REPLY, ERROR):
                 call_id = reply_id(message)
                 error = error_of(message)
-                future = pending.pop(call_id, None)
-                if future is None or future.done():
+                found = pending.pop(call_id, None)
+                if found is None or found[0].done():
                     self._late(call_id)
                 else:
-                    future.set_exception(error)
+                    found[0].set_exception(error)
             elif kind == GOAWAY:
                 self.drain(goaway_reason(message))
             else:
@@ -243,11 +240,10 @@ class Connection:
             self._timer.cancel()
             self._timer = None
         pending, self._pending = self._pending, {}
-        for call_id, future in pending.items():
+        for call_id, (future, _) in pending.items():
             if not future.done():
                 turn_ran = None if call_id <= self._sent_through else False
                 future.set_exception(SiloUnavailable(reason, turn_ran=turn_ran))
-        self._heap.clear()
         self._outgoing.clear()
         self._outgoing_bytes = 0
         self._free_all()
@@ -275,9 +271,13 @@ class Connection:
 
     # ---- writing
 
-    def _queue(self, packed: bytes) -> None:
+    def _queue(self, message: Message) -> None:
+        packed = self._codec.pack_unbounded(message, "message")
+        size = len(packed)
+        if size > MESSAGE_BYTES_MAX:
+            raise too_large(message, size)
         self._outgoing.append(packed)
-        self._outgoing_bytes += len(packed)
+        self._outgoing_bytes += size
         wake = self._wake
         if wake is not None:
             self._wake = None
@@ -306,29 +306,25 @@ class Connection:
 
     # ---- deadlines
 
-    def _arm(self) -> None:
+    def _arm(self, at: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        self._due_at = math.inf
-        heap, pending = self._heap, self._pending
-        while heap and heap[0][1] not in pending:
-            heapq.heappop(heap)
-        if heap:
-            self._due_at = heap[0][0]
-            self._timer = self._loop.call_at(self._due_at, self._on_timer)
+        self._due_at = at
+        self._timer = self._loop.call_at(at, self._on_timer)
 
     def _on_timer(self) -> None:
         self._timer = None
+        self._due_at = math.inf
         now = self._loop.time()
-        heap = self._heap
-        while heap and heap[0][0] <= now:
-            _, call_id = heapq.heappop(heap)
-            future = self._pending.pop(call_id, None)
-            if future is not None and not future.done():
+        pending = self._pending
+        for call_id in [each for each, (_, deadline) in pending.items() if deadline <= now]:
+            future, _ = pending.pop(call_id)
+            if not future.done():
                 turn_ran = None if call_id <= self._sent_through else False
                 future.set_exception(_timed_out(self.address, turn_ran))
-        self._arm()
+        if pending:
+            first = min([deadline for _, deadline in pending.values()])
+            self._arm(max(first, now + _REST_S_PER_CALL * len(pending)))
         self._make_room()
 
 
