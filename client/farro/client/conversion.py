@@ -21,7 +21,7 @@ from uuid import UUID
 
 from farro.client.codec import packed_each
 from farro.client.errors import InvalidPayload
-from farro.client.plain import NESTING_MAX, SCALARS, Mismatch, plain, show, too_deep
+from farro.client.plain import NESTING_MAX, SCALARS, Mismatch, check_hashes, plain, show, too_deep
 
 
 class Converter:
@@ -202,12 +202,17 @@ class SequenceConverter(Converter):
     def enc(self, value: Any, depth: int) -> Any:
         if type(value) is not self._kind:
             raise self.expected(value)
-        return self._kind(convert_all(self._item.enc, value, deeper(depth)))
+        return self._made(convert_all(self._item.enc, value, deeper(depth)))
 
     def dec(self, wire: Any, depth: int) -> Any:
         if type(wire) is not self._kind and type(wire) is not list:
             raise self.expected(wire)
-        return self._kind(convert_all(self._item.dec, wire, deeper(depth)))
+        return self._made(convert_all(self._item.dec, wire, deeper(depth)))
+
+    def _made(self, items: list[Any]) -> Any:
+        if self._kind is not tuple:
+            check_hashes(items)
+        return self._kind(items)
 
 
 class RecordSetConverter(Converter):
@@ -230,6 +235,7 @@ class RecordSetConverter(Converter):
         if type(wire) is not list:
             raise self.expected(wire)
         items = convert_all(self._item.dec, wire, deeper(depth))
+        check_hashes(items)
         found = self._kind(items)
         if len(found) != len(items):
             raise Mismatch("a set holds the same element twice")
@@ -304,7 +310,9 @@ class DictConverter(Converter):
             raise self.expected(found)
         depth = deeper(depth)
         try:
-            made = {key(k, depth): value(v, depth) for k, v in found.items()}
+            keys = [key(k, depth) for k in found]
+            check_hashes(keys)  # the converted ones: those that arrived may have had other hashes
+            made = dict(zip(keys, [value(v, depth) for v in found.values()], strict=True))
         except Mismatch:
             for k, v in found.items():
                 step(key, k, depth, f"[key {show(k)}]")

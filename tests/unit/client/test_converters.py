@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from enum import Enum, IntEnum, StrEnum
 from pathlib import Path
+from time import perf_counter
 from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, TypedDict, TypeVar
 from uuid import UUID
 
@@ -284,3 +285,49 @@ def test_a_chain_of_records_beyond_the_limit_is_refused_on_both_sides_ser_010() 
 
 def test_a_converter_is_compiled_once() -> None:
     assert converter(Order) is converter(Order)
+
+
+@dataclass(frozen=True)
+class Numbered:
+    number: int
+
+
+EQUAL_HASHES = [n * (2**61 - 1) for n in range(1, 20_001)]
+EQUAL_TEXTS = [str(number) for number in EQUAL_HASHES]  # only what they stand for has equal hashes
+
+FLOODS: list[tuple[Any, Any]] = [
+    (set[int], EQUAL_HASHES),
+    (frozenset[int], EQUAL_HASHES),
+    (set[Decimal], EQUAL_TEXTS),
+    (frozenset[Decimal], frozenset(EQUAL_TEXTS)),
+    (set[Numbered], [{"number": number} for number in EQUAL_HASHES]),
+    (dict[Decimal, None], dict.fromkeys(EQUAL_TEXTS)),
+]
+
+
+@pytest.mark.parametrize(
+    ("annotation", "wire"), FLOODS, ids=[f"{kind} of {type(wire).__name__}" for kind, wire in FLOODS]
+)
+def test_a_declared_set_or_dict_of_equal_hashes_is_refused_before_it_is_built(
+    annotation: Any, wire: Any
+) -> None:
+    began = perf_counter()
+    with pytest.raises(InvalidPayload, match="have the same hash; at most 64 may"):
+        converter(annotation).decode(wire)
+    assert perf_counter() - began < 1
+
+
+@pytest.mark.parametrize("make", [set, frozenset, dict.fromkeys])
+def test_what_could_not_be_decoded_for_equal_hashes_is_not_encoded(make: Any) -> None:
+    value = make(EQUAL_HASHES[:65])
+    annotation = dict[int, None] if type(value) is dict else type(value)[int]
+    with pytest.raises(InvalidPayload, match="65 set elements or dict keys have the same hash"):
+        converter(annotation).encode(value)
+
+
+def test_declared_sets_and_dicts_with_a_few_equal_hashes_travel() -> None:
+    numbers = {*EQUAL_HASHES[:64], *range(1, 500)}
+    assert converter(set[int]).decode(sorted(numbers)) == numbers
+    decimals = {str(number): number for number in numbers}
+    expected = {Decimal(number): number for number in numbers}
+    assert converter(dict[Decimal, int]).decode(decimals) == expected
