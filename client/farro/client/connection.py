@@ -226,6 +226,7 @@ class Connection:
                 raise ProtocolError(f"a silo does not send messages of kind {kind}")
         if self._room:
             self._make_room()
+        self._wake_writer()  # in line behind the callers just answered: what they ask next goes out this tick
 
     def _late(self, call_id: int) -> None:
         if not 0 < call_id <= self._last_id:
@@ -278,15 +279,17 @@ class Connection:
             raise too_large(message, size)
         self._outgoing.append(packed)
         self._outgoing_bytes += size
-        wake = self._wake
-        if wake is not None:
-            self._wake = None
-            if not wake.done():
-                wake.set_result(None)
+        if self._wake is not None:
+            self._wake_writer()
+
+    def _wake_writer(self) -> None:
+        wake, self._wake = self._wake, None
+        if wake is not None and not wake.done():
+            wake.set_result(None)
 
     async def _write(self) -> None:
         while True:
-            if not self._outgoing:
+            while not self._outgoing:
                 if self._flushed is not None and not self._flushed.done():
                     self._flushed.set_result(None)
                 self._wake = self._loop.create_future()

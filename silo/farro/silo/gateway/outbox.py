@@ -66,12 +66,14 @@ class Outbox:
         if self._closed:
             return
         self._waiting.append(message)
-        wake = self._wake
-        if wake is not None:
-            self._wake = None
-            release(wake)
+        if self._wake is not None:
+            self.wake_writer()
         if self._writing or len(self._waiting) >= _TOGETHER_MAX:
             self._pack()
+
+    def wake_writer(self) -> None:
+        wake, self._wake = self._wake, None
+        release(wake)
 
     async def write(self) -> None:
         """Send what there is, all of it at a time, until :meth:`close`."""

@@ -47,6 +47,7 @@ class Gateway:
         self._target = target
         self._codec = codec
         self._facts = facts or {}
+        codec.pack(self._facts, "facts")  # what does not fit is said here, not in every welcome
         self._sessions: set[Session] = set()
         self._address: ListenAddress | None = None
         self._stopping = False

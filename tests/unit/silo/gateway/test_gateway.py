@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from itertools import chain
 from random import Random
 from typing import Any
 
@@ -30,8 +31,16 @@ def call(call_id: Any = 1, method: str = "echo", args: Any = ("x",), **change: A
 
 async def test_a_batch_of_calls_is_answered_in_one_frame() -> None:
     async with serving() as (gateway, _), raw(gateway) as peer:
-        await peer.send(*(call(number, args=(number,)) for number in range(1, 65)))
-        assert await peer.receive() == [[REPLY, number, number] for number in range(1, 65)]
+        await peer.send(*(call(number, args=(number,)) for number in range(1, 33)))
+        assert await peer.receive() == [[REPLY, number, number] for number in range(1, 33)]
+
+
+async def test_the_first_calls_of_a_long_batch_are_answered_while_the_others_are_worked_on() -> None:
+    async with serving() as (gateway, _), raw(gateway) as peer:
+        await peer.send(*(call(number, args=(number,)) for number in range(1, 101)))
+        answers = [await peer.receive() for _ in range(4)]
+        assert [len(frame) for frame in answers] == [32, 32, 32, 4]
+        assert [*chain(*answers)] == [[REPLY, number, number] for number in range(1, 101)]
 
 
 async def test_an_invocation_carries_deadline_and_chain() -> None:
