@@ -156,7 +156,7 @@ class Session:
         self._take_batch(batch[1:], len(message.data) // len(batch))
 
     async def _take(self, frame: bytes) -> None:
-        """A long frame is taken in parts: the client works on the first answers while the next calls are taken.
+        """A long frame is taken in parts: the client works on the first answers while the rest runs.
 
         Without that, client and silo wait for each other in turns, and use one core between them.
         """
