@@ -1,10 +1,9 @@
 """One WebSocket to one silo: coalesced writes, pending replies, deadlines, room.
 
-Theory of operation.  ``send_call`` packs at once, so that a value that does not fit fails in the call that
-brought it.  The packed messages of one loop tick go out together: the first of them wakes the writer task,
-the only one that writes.  The reader task resolves futures by id.  One timer serves all deadlines: it is set
-for the first, and looks through the calls that are out when it rings.  The call's future and its deadline are
-all that is kept of it.
+Theory of operation.  The calls of one loop tick go out together, by the outbox, whose writer task is the only
+one that writes; a call that does not fit into a frame fails by itself.  The reader task resolves futures by
+id.  One timer serves all deadlines: it is set for the first, and looks through the calls that are out when it
+rings.  The call's future and its deadline are all that is kept of it.
 
 When the connection ends, for whatever reason, everything that waits on it fails at once: calls that were
 never handed to the socket with ``turn_ran=False``, the others with ``turn_ran=None``.
@@ -30,20 +29,18 @@ from farro.client.errors import (
     ProtocolError,
     SiloUnavailable,
 )
+from farro.client.outbox import Outbox
 from farro.client.protocol import (
     CALL,
     CANCEL,
     ERROR,
     GOAWAY,
-    MESSAGE_BYTES_MAX,
     REPLY,
     Message,
     error_of,
-    frames,
     goaway_reason,
     messages_of,
     reply_id,
-    too_large,
 )
 
 log = logging.getLogger("farro.client")
@@ -77,10 +74,14 @@ class Connection:
         self._pending: dict[int, tuple[asyncio.Future[Any], float]] = {}
         self._last_id = 0
         self._sent_through = 0
-        self._outgoing: list[bytes] = []
-        self._outgoing_bytes = 0
-        self._wake: asyncio.Future[None] | None = None
-        self._flushed: asyncio.Future[None] | None = None
+        self._outbox = Outbox(
+            socket.send_bytes,
+            address,
+            codec,
+            unfit=self._refuse,
+            on_sending=self._begin_sending,
+            on_sent=self._make_room,
+        )
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = math.inf
         self._room: deque[asyncio.Future[None]] = deque()
@@ -102,7 +103,7 @@ class Connection:
         """No call may be sent now; wait in :meth:`wait_for_room`."""
         return (
             len(self._pending) >= self._calls_max
-            or self._outgoing_bytes > OUTGOING_BYTES_MAX
+            or self._outbox.bytes > OUTGOING_BYTES_MAX
             or len(self._room) > 0
         )
 
@@ -144,27 +145,28 @@ class Connection:
         call_id = 0 if oneway else self._last_id + 1
         timeout_ms = int(timeout_s * 1000) or 1
         message = [CALL, call_id, grain_type, key, method, args, kwargs, timeout_ms, None]
-        self._queue(message)
         if oneway:
+            self._outbox.put_now(message)
             return 0, None
         self._last_id = call_id
         future: asyncio.Future[Any] = self._loop.create_future()
         self._pending[call_id] = future, deadline
         if deadline < self._due_at:
             self._arm(deadline)
+        self._outbox.put(message)
         return call_id, future
 
     def cancel_call(self, call_id: int) -> None:
         """Tell the silo that nobody waits for this call any more."""
         if self._pending.pop(call_id, None) is not None and self._broken is None:
-            self._queue([CANCEL, call_id])
+            self._outbox.put([CANCEL, call_id])
             self._make_room()
 
     # ---- life
 
     async def run(self) -> str:
         """Read and write until the connection ends; returns why.  Nothing is pending afterwards."""
-        writer = self._loop.create_task(self._write(), name=f"farro writer {self.address}")
+        writer = self._loop.create_task(self._outbox.write(), name=f"farro writer {self.address}")
         reason = "the client was closed"
         try:
             reason = await self._read()
@@ -177,9 +179,12 @@ class Connection:
 
     async def finish_writing(self) -> None:
         """Wait, for a second at most, until what was queued has been handed to the socket."""
-        if self._outgoing and self._broken is None:
-            self._flushed = self._loop.create_future()
-            await asyncio.wait({self._flushed}, timeout=_FLUSH_ON_CLOSE_S)
+        if not self._outbox.empty:
+            try:
+                async with asyncio.timeout(_FLUSH_ON_CLOSE_S):
+                    await self._outbox.wait_until_sent()
+            except TimeoutError:
+                log.debug("%s does not read; what is queued for it is dropped", self.address)
 
     async def _read(self) -> str:
         receive = self._socket.receive
@@ -226,7 +231,7 @@ class Connection:
                 raise ProtocolError(f"a silo does not send messages of kind {kind}")
         if self._room:
             self._make_room()
-        self._wake_writer()  # in line behind the callers just answered: what they ask next goes out this tick
+        self._outbox.wake_writer()  # behind the callers just answered: what they ask next goes out this tick
 
     def _late(self, call_id: int) -> None:
         if not 0 < call_id <= self._last_id:
@@ -245,8 +250,7 @@ class Connection:
             if not future.done():
                 turn_ran = None if call_id <= self._sent_through else False
                 future.set_exception(SiloUnavailable(reason, turn_ran=turn_ran))
-        self._outgoing.clear()
-        self._outgoing_bytes = 0
+        self._outbox.close()
         self._free_all()
 
     def drain(self, reason: str) -> None:
@@ -264,7 +268,7 @@ class Connection:
 
     def _make_room(self) -> None:
         free = self._calls_max - len(self._pending)
-        while self._room and free > 0 and self._outgoing_bytes <= OUTGOING_BYTES_MAX:
+        while self._room and free > 0 and self._outbox.bytes <= OUTGOING_BYTES_MAX:
             place = self._room.popleft()
             if not place.done():
                 place.set_result(None)
@@ -272,40 +276,15 @@ class Connection:
 
     # ---- writing
 
-    def _queue(self, message: Message) -> None:
-        packed = self._codec.pack_unbounded(message, "message")
-        size = len(packed)
-        if size > MESSAGE_BYTES_MAX:
-            raise too_large(message, size)
-        self._outgoing.append(packed)
-        self._outgoing_bytes += size
-        if self._wake is not None:
-            self._wake_writer()
+    def _begin_sending(self) -> None:
+        self._sent_through = self._last_id
 
-    def _wake_writer(self) -> None:
-        wake, self._wake = self._wake, None
-        if wake is not None and not wake.done():
-            wake.set_result(None)
-
-    async def _write(self) -> None:
-        while True:
-            while not self._outgoing:
-                if self._flushed is not None and not self._flushed.done():
-                    self._flushed.set_result(None)
-                self._wake = self._loop.create_future()
-                await self._wake
-            batch, self._outgoing = self._outgoing, []
-            self._outgoing_bytes = 0
-            self._sent_through = self._last_id
-            try:
-                for frame in frames(batch):
-                    await self._socket.send_bytes(frame)
-            except (OSError, aiohttp.ClientError) as error:
-                # The reader learns of the loss by itself and says so to all who wait.
-                log.debug("writing to %s failed: %s", self.address, error)
-                return
-            if self._room:
-                self._make_room()
+    def _refuse(self, message: Message, problem: InvalidPayload) -> None:
+        """A call that does not fit into a frame fails; nothing goes out instead."""
+        found = self._pending.pop(message[1], None)
+        if found is not None and not found[0].done():
+            found[0].set_exception(problem)
+        self._make_room()
 
     # ---- deadlines
 

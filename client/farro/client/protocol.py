@@ -219,16 +219,12 @@ def packed_message(codec: Codec, message: Message) -> bytes:
     """One message as bytes; :class:`InvalidPayload` if it does not fit into a frame."""
     packed = codec.pack_unbounded(message, "message")
     if len(packed) > MESSAGE_BYTES_MAX:
-        raise too_large(message, len(packed))
+        what = f"the call of {message[2]}.{message[4]}" if message[0] == CALL else "the result"
+        raise InvalidPayload(
+            f"{what} takes {len(packed):,} bytes packed; at most {MESSAGE_BYTES_MAX:,} fit into a frame. "
+            "Send it in parts, or send a pointer to where it is stored"
+        )
     return packed
-
-
-def too_large(message: Message, size: int) -> InvalidPayload:
-    what = f"the call of {message[2]}.{message[4]}" if message[0] == CALL else "the result"
-    return InvalidPayload(
-        f"{what} takes {size:,} bytes packed; at most {MESSAGE_BYTES_MAX:,} fit into a frame. "
-        "Send it in parts, or send a pointer to where it is stored"
-    )
 
 
 def packed_together(codec: Codec, messages: list[Message]) -> bytes | None:

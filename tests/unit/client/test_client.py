@@ -88,6 +88,7 @@ async def test_a_passed_deadline_is_unknown_and_its_late_answer_is_dropped_tra_0
         results = await asyncio.gather(*(hurried.hold() for _ in range(1_000)), return_exceptions=True)
         assert {type(result) for result in results} == {CallTimeout}
         assert {result.turn_ran for result in results if isinstance(result, CallTimeout)} == {None}
+        await target.until(1_000)  # it takes 32 a tick; some may still be on their way
         target.release()
         assert await client.call("echo", "a", "add", 1, 2) == 3
         assert client.statistics().late_replies == 1_000
@@ -113,6 +114,31 @@ async def test_more_calls_than_the_silo_allows_wait_for_room() -> None:
     ):
         echo = client.grain(Echo, "a")
         assert await asyncio.gather(*(echo.add(number, 0) for number in range(300))) == list(range(300))
+
+
+async def test_a_call_that_does_not_fit_leaves_its_room_to_the_next() -> None:
+    async with (
+        serving(calls_announced=1, calls_in_flight_max=1) as (gateway, _),
+        Client(gateway.address, timeout=10) as client,
+    ):
+        echo = client.grain(Echo, "a")
+        calls = [echo.echo(bytes(1 << 20)), echo.echo("x")]
+        refused, fits = await asyncio.gather(*calls, return_exceptions=True)
+        assert isinstance(refused, InvalidPayload)
+        assert fits == "x"
+
+
+async def test_calls_fail_one_after_the_other_each_at_its_own_deadline() -> None:
+    async with connected() as (client, _):
+        ended: list[int] = []
+
+        async def hold(number: int) -> None:
+            with pytest.raises(CallTimeout):
+                await client.call("echo", "a", "hold", timeout=number / 100)
+            ended.append(number)
+
+        await asyncio.gather(*(hold(number) for number in (9, 3, 6, 1)))
+        assert ended == [1, 3, 6, 9]
 
 
 async def test_a_call_that_gets_no_room_before_its_deadline_never_ran() -> None:

@@ -26,9 +26,11 @@ from farro.client.errors import (
     ProtocolError,
     SiloStopping,
 )
+from farro.client.outbox import Outbox, release
 from farro.client.protocol import (
     CALL,
     CANCEL,
+    ERROR,
     GOAWAY,
     REPLY,
     Message,
@@ -36,15 +38,16 @@ from farro.client.protocol import (
     check_call,
     check_cancel,
     check_hello,
+    error_message,
     messages_of,
     welcome,
 )
 from farro.silo.activations.invocation import Invocation
 from farro.silo.gateway.limits import GatewayOptions
-from farro.silo.gateway.outbox import Outbox, release, sendable_error
 
 log = logging.getLogger("farro.gateway")
 
+_ERROR_CHARACTERS_MAX = 16_384
 CALLS_A_TICK = 32  # taken from one client; half of that costs a tenth more, twice that leaves a core idle
 
 
@@ -82,7 +85,12 @@ class Session:
         self._taken_this_tick = 0
         self._oneway_id = 0
         self._outbox = Outbox(
-            socket, peer, codec, options.unread_bytes_max, on_overflow=self._let_go, on_empty=self._settle
+            socket.send_bytes,
+            peer,
+            codec,
+            unfit=self._instead_of,
+            on_packed=self._check_unread,
+            on_sent=self._settle,
         )
         self._quiet: asyncio.Future[None] | None = None
         self._greeted = False
@@ -171,7 +179,7 @@ class Session:
             self._take_batch(part, share)
             self._outbox.wake_writer()  # in line behind the turns just begun: their answers go out this tick
             if not self._gone and self._outbox.bytes > self._options.outgoing_bytes_max:
-                await self._outbox.wait_until_drained()
+                await self._outbox.wait_until_sent()
 
     def _take_batch(self, batch: list[Message], share: int) -> None:
         now = self._loop.time()
@@ -204,7 +212,7 @@ class Session:
         problem = bad_target(grain_type, key, method)
         if full or self._stopping or problem is not None:
             if call_id > 0:
-                self._outbox.put(sendable_error(call_id, self._refusal(full, problem)))
+                self._outbox.put(_sendable_error(call_id, self._refusal(full, problem)))
             return
         call = Invocation(
             grain_type,
@@ -241,10 +249,22 @@ class Session:
         elif error is None:
             self._outbox.put([REPLY, call_id, wire])
         else:
-            self._outbox.put(sendable_error(call_id, error))
+            self._outbox.put(_sendable_error(call_id, error))
 
-    def _let_go(self) -> None:
+    def _instead_of(self, message: Message, problem: InvalidPayload) -> Message:
+        """An answer that does not fit into a frame: what tells the caller so."""
+        if message[0] == REPLY:
+            problem.turn_ran = True
+            return _sendable_error(message[1], problem)
+        if message[0] == ERROR:
+            log.warning("an error for %s was sent without its details: %s", self.peer, problem)
+            return [*message[:4], {name: message[4][name] for name in ("turn_ran", "retry_safe")}]
+        raise problem
+
+    def _check_unread(self) -> None:
         """Drop what the client does not read.  A close frame would wait behind it, so there is none."""
+        if self._gone or self._outbox.bytes <= self._options.unread_bytes_max:
+            return
         log.warning(
             "let %s go: it left more than %d bytes of answers unread",
             self.peer,
@@ -271,6 +291,13 @@ class Session:
             log.warning("lost the connection of %s (%s): %s", self.peer, code, ascii(str(message.data))[1:-1])
         else:
             log.debug("%s went (code %s)", self.peer, code)
+
+
+def _sendable_error(call_id: int, error: FarroError) -> Message:
+    """The text of somebody's exception may be anything; the wire takes valid Unicode of a bounded length."""
+    message = error_message(call_id, error)
+    message[3] = message[3][:_ERROR_CHARACTERS_MAX].encode(errors="backslashreplace").decode()
+    return message
 
 
 def _as_farro_error(error: Exception, call: Invocation) -> FarroError:

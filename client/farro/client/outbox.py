@@ -1,0 +1,158 @@
+"""What goes out on one connection: packed together, written a loop tick at a time.
+
+Theory of operation.  Messages wait as they are until the writer comes, in the next tick, and become one frame
+by one call of the packer.  What is packed is counted.  Nothing waits uncounted for long: while the writer is
+held up by a slow peer, and when many messages come in one tick, they are packed at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from aiohttp import ClientError
+
+from farro.client.codec import Codec
+from farro.client.errors import InvalidPayload
+from farro.client.protocol import Message, frames, packed_message, packed_together
+
+log = logging.getLogger("farro.wire")
+
+_TOGETHER_MAX = 64  # messages that wait uncounted; more of them in one frame are hardly cheaper
+
+Replace = Callable[[Message, InvalidPayload], Message | None]
+
+
+def _nothing() -> None:
+    """Where nobody wants to hear."""
+
+
+class Outbox:
+    """Sends messages by ``send``, which takes a frame.
+
+    ``unfit`` says what goes out instead of a message that does not fit into a frame, if anything does.
+    ``on_packed`` is called when :attr:`bytes` has grown, ``on_sending`` before all that was put so far is
+    sent, ``on_sent`` after it.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[bytes], Awaitable[None]],
+        peer: str,
+        codec: Codec,
+        *,
+        unfit: Replace,
+        on_packed: Callable[[], None] = _nothing,
+        on_sending: Callable[[], None] = _nothing,
+        on_sent: Callable[[], None] = _nothing,
+    ) -> None:
+        self.bytes = 0  # packed and not sent yet
+        self._send = send
+        self._peer = peer
+        self._codec = codec
+        self._unfit = unfit
+        self._on_packed = on_packed
+        self._on_sending = on_sending
+        self._on_sent = on_sent
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[Message] = []
+        self._frames: list[bytes] = []
+        self._sending = False
+        self._closed = False
+        self._wake: asyncio.Future[None] | None = None
+        self._sent: asyncio.Future[None] | None = None
+
+    @property
+    def empty(self) -> bool:
+        return not self._waiting and not self._frames
+
+    def put(self, message: Message) -> None:
+        """Send it with what else this tick brings.  The values in it must not change any more."""
+        if self._closed:
+            return
+        self._waiting.append(message)
+        if self._wake is not None:
+            self.wake_writer()
+        if self._sending or len(self._waiting) >= _TOGETHER_MAX:
+            self._pack()
+
+    def put_now(self, message: Message) -> None:
+        """:meth:`put` for a message nobody waits for: raises :class:`InvalidPayload` if it does not fit."""
+        packed = packed_message(self._codec, message)
+        self._pack()
+        self._add(frames([packed]))
+        self.wake_writer()
+
+    def wake_writer(self) -> None:
+        wake, self._wake = self._wake, None
+        release(wake)
+
+    async def write(self) -> None:
+        """Send what there is, all of it at a time, until :meth:`close`."""
+        while True:
+            self._pack()
+            if self._closed:
+                return
+            if not self._frames:
+                release(self._sent)
+                self._wake = self._loop.create_future()
+                await self._wake
+                continue
+            batch, self._frames = self._frames, []
+            size = self.bytes
+            self._sending = True
+            self._on_sending()
+            try:
+                for frame in batch:
+                    await self._send(frame)
+            except (OSError, ClientError) as error:
+                log.debug("writing to %s failed: %s", self._peer, error)
+                self.close()  # who reads learns of the loss too, and says so to all who wait
+                return
+            self._sending = False
+            self.bytes -= size
+            release(self._sent)
+            self._on_sent()
+
+    async def wait_until_sent(self) -> None:
+        """Until what is there now has been sent, or nothing will be any more."""
+        if not self._closed:
+            self._sent = self._loop.create_future()
+            await self._sent
+
+    def close(self) -> None:
+        """Nothing is sent any more."""
+        self._closed = True
+        self._waiting.clear()
+        self._frames.clear()
+        self.wake_writer()
+        release(self._sent)
+
+    def _pack(self) -> None:
+        if not self._waiting:
+            return
+        messages, self._waiting = self._waiting, []
+        frame = packed_together(self._codec, messages)
+        if frame is not None:
+            self._add([frame])
+        else:
+            packed = [self._packed(each) for each in messages]
+            self._add(frames([each for each in packed if each is not None]))
+
+    def _packed(self, message: Message) -> bytes | None:
+        try:
+            return packed_message(self._codec, message)
+        except InvalidPayload as problem:
+            instead = self._unfit(message, problem)
+            return None if instead is None else self._packed(instead)
+
+    def _add(self, made: list[bytes]) -> None:
+        self._frames += made
+        self.bytes += sum(map(len, made))
+        self._on_packed()
+
+
+def release(future: asyncio.Future[None] | None) -> None:
+    if future is not None and not future.done():
+        future.set_result(None)
