@@ -146,7 +146,7 @@ class Connection:
         timeout_ms = int(timeout_s * 1000) or 1
         message = [CALL, call_id, grain_type, key, method, args, kwargs, timeout_ms, None]
         if oneway:
-            self._outbox.put_now(message)
+            self._outbox.put_checked(message)
             return 0, None
         self._last_id = call_id
         future: asyncio.Future[Any] = self._loop.create_future()

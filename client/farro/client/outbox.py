@@ -77,12 +77,10 @@ class Outbox:
         if self._sending or len(self._waiting) >= _TOGETHER_MAX:
             self._pack()
 
-    def put_now(self, message: Message) -> None:
+    def put_checked(self, message: Message) -> None:
         """:meth:`put` for a message nobody waits for: raises :class:`InvalidPayload` if it does not fit."""
-        packed = packed_message(self._codec, message)
-        self._pack()
-        self._add(frames([packed]))
-        self.wake_writer()
+        packed_message(self._codec, message)  # packed twice, to share the frame of the others
+        self.put(message)
 
     def wake_writer(self) -> None:
         wake, self._wake = self._wake, None

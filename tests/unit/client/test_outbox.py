@@ -87,16 +87,16 @@ async def test_a_message_that_does_not_fit_is_replaced_or_left_out_and_the_other
         assert [str(problem)[:10] for problem in problems] == ["the result", "the result", "message ca"]
 
 
-async def test_put_now_raises_for_what_does_not_fit_and_keeps_the_order() -> None:
+async def test_put_checked_raises_for_what_does_not_fit_and_shares_the_frame() -> None:
     peer = Peer()
     async with writing(peer) as outbox:
         outbox.put([4, 1, "x"])
         with pytest.raises(InvalidPayload, match="fit into a frame"):
-            outbox.put_now([4, 2, TOO_LARGE])
-        outbox.put_now([4, 3, "x"])
+            outbox.put_checked([4, 2, TOO_LARGE])
+        outbox.put_checked([4, 3, "x"])
         outbox.put([4, 4, "x"])
         await outbox.wait_until_sent()
-        assert [message[1] for frame in peer.frames for message in frame] == [1, 3, 4]
+        assert [[message[1] for message in frame] for frame in peer.frames] == [[1, 3, 4]]
 
 
 async def test_while_the_peer_is_slow_everything_is_counted_at_once() -> None:
