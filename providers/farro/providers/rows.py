@@ -6,15 +6,17 @@ A provider is opened for one service id; rows carry it only inside the store.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum, IntEnum
+
+from farro.providers.values import value
 
 SCHEDULED = "scheduled"
 PAUSED = "paused"
 FAILED = "failed"
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class GrainRow:
     """One grain as stored.  ``version`` moves with every commit of the grain, changed state or not.
 
@@ -31,7 +33,7 @@ class GrainRow:
     state: bytes | None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ReminderRow:
     """One reminder as stored (design/reminders.md, "The row")."""
 
@@ -65,7 +67,7 @@ class ReminderRow:
     note: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Progress:
     """The part of a reminder row that delivery moves.  An operator's fields are not in it."""
 
@@ -82,7 +84,7 @@ class Progress:
     note: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Settle:
     """Consume ``(registration, occurrence)`` of a reminder.
 
@@ -139,25 +141,25 @@ def put_over(existing: ReminderRow | None, row: ReminderRow, mode: PutMode) -> R
     )
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class PutReminder:
     row: ReminderRow
     mode: PutMode = PutMode.REPLACE
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class DeleteReminder:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class DeleteOperation:
     """Every reminder of one operation, whatever its key."""
 
     operation: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class EditReminder:
     """An operator's change; fields left at None stay.  A row that is gone is no error here."""
 
@@ -169,7 +171,7 @@ class EditReminder:
 ReminderChange = PutReminder | DeleteReminder | DeleteOperation | EditReminder
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class EventRow:
     """One event to append to a stream, in order.  The store numbers it within the partition."""
 
@@ -178,7 +180,7 @@ class EventRow:
     at: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class OutboxRow:
     """One message a turn leaves for another grain (the durable ``tell``).  Numbered within the partition."""
 
@@ -189,7 +191,7 @@ class OutboxRow:
     at: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Watermark:
     """This commit consumes message ``position`` of ``source``; a grain takes each source in rising order.
 
@@ -200,7 +202,7 @@ class Watermark:
     position: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class GrainWrite:
     """What a turn does to its grain's row.
 
@@ -216,7 +218,7 @@ class GrainWrite:
     destroy: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Commit:
     """One member of a batch: all of it happens or none.
 
@@ -247,7 +249,7 @@ class Outcome(IntEnum):
     DUPLICATE = 4  # a watermark had been reached before: the message already had its effect; nothing changed
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class Verdict:
     """What became of one :class:`Commit`.
 
@@ -263,7 +265,7 @@ class Verdict:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class PollQuery:
     """One index range: scheduled rows of one priority with ``wake_at <= wake_until``, by (wake_at,
     registration).
@@ -278,7 +280,7 @@ class PollQuery:
     after: PollCursor | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class PollCursor:
     """The last row of a page: the next page starts strictly after it."""
 
@@ -289,7 +291,7 @@ class PollCursor:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ReminderFilter:
     """Which reminders a listing or count wants; None means any."""
 
@@ -302,14 +304,14 @@ class ReminderFilter:
     due_until: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class ReminderCount:
     priority: int
     status: str
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class SiloRow:
     """A silo that has joined.  ``number`` is never reused; ``renewed_at`` is its stored sign of life."""
 
@@ -320,7 +322,7 @@ class SiloRow:
     left_at: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class PartitionRow:
     """A partition just taken. ``previous_alive_at``: last sign of life of the owner before (None: never
     owned).
@@ -331,7 +333,7 @@ class PartitionRow:
     previous_alive_at: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@value(frozen=True, slots=True)
 class StoreInfo:
     """What a store says of itself once open."""
 
