@@ -5,9 +5,11 @@ One set of rules for all stores: a turn that memory accepts must not fail on a r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from operator import attrgetter, itemgetter
+from operator import attrgetter
+from struct import error as StructError
+from struct import pack
 from typing import Any
 
 from farro.providers.rows import (
@@ -39,59 +41,64 @@ def _kinds_of(annotation: str) -> tuple[type, ...]:
     return (*kinds, type(None)) if kinds and optional == "None" else kinds
 
 
-def _pick(positions: list[int]) -> Callable[[tuple[Any, ...]], tuple[Any, ...]]:
-    """Some of the values, as a tuple whatever their number; ``itemgetter`` needs two for that."""
-    return (
-        itemgetter(*positions) if len(positions) > 1 else lambda values: tuple(values[i] for i in positions)
-    )
-
-
-class _Signature:
-    """A combination of types found good: which of the values are text and which are numbers."""
-
-    def __init__(self, types: tuple[type, ...]) -> None:
-        self.texts = _pick([at for at, kind in enumerate(types) if issubclass(kind, str)])
-        self.numbers = _pick([at for at, kind in enumerate(types) if issubclass(kind, int)])
+def _is_among(kind: type, kinds: tuple[type, ...]) -> bool:
+    """Subclasses too, but a bool is no number."""
+    return kind in kinds or (kind is not bool and issubclass(kind, kinds))
 
 
 class _Shape:
-    """The plain fields of one row class: checked in bulk, as every commit passes here, named one by one."""
+    """The plain fields of one row class."""
 
     def __init__(self, row_class: type) -> None:
         kinds = {field.name: _kinds_of(str(field.type)) for field in fields(row_class)}
-        self.kinds = {name: accepted for name, accepted in kinds.items() if accepted}
+        self._row_class = row_class
+        self._kinds = {name: accepted for name, accepted in kinds.items() if accepted}
         # the last name twice: attrgetter answers no tuple for one name
-        self.values: Callable[[Any], tuple[Any, ...]] = attrgetter(*self.kinds, list(self.kinds)[-1])
-        self.good: dict[tuple[type, ...], _Signature] = {}
+        self._values: Callable[[Any], tuple[Any, ...]] = attrgetter(*self._kinds, list(self._kinds)[-1])
 
-    def gather(self, row: Any, texts: list[str], numbers: list[int]) -> str:
-        """Add the row's texts and numbers to the lists; what is wrong with its types, if anything."""
-        values = self.values(row)
-        types = tuple(map(type, values))
-        signature = self.good.get(types)
-        if signature is None:
-            if named := self._wrong_type(values):
-                return f"{type(row).__name__}.{named}"
-            signature = self.good[types] = _Signature(types)
-        texts += signature.texts(values)
-        numbers += signature.numbers(values)
-        return ""
+    def all_hold(self, rows: Sequence[Any]) -> bool:
+        """True when every store can hold all of the rows; column by column, as every commit passes here."""
+        if {*map(type, rows)} != {self._row_class}:
+            return False
+        columns = zip(*map(self._values, rows), strict=True)
+        return all(map(_column_holds, self._kinds.values(), columns))
 
-    def _wrong_type(self, values: tuple[Any, ...]) -> str:
-        for (name, kinds), value in zip(self.kinds.items(), values, strict=False):
-            if not isinstance(value, kinds) or (type(value) is bool and bool not in kinds):
+    def wrong_type(self, row: Any) -> str:
+        for (name, kinds), value in zip(self._kinds.items(), self._values(row), strict=False):
+            if not _is_among(type(value), kinds):
                 wanted = " or ".join("None" if kind is type(None) else kind.__name__ for kind in kinds)
-                return f"{name} must be {wanted}, not {type(value).__name__}"
+                return f"{type(row).__name__}.{name} must be {wanted}, not {type(value).__name__}"
         return ""
 
     def wrong_value(self, row: Any) -> str:
         """The first text or number that no store can hold, named; empty when all can be held."""
-        for name, value in zip(self.kinds, self.values(row), strict=False):
+        for name, value in zip(self._kinds, self._values(row), strict=False):
             if isinstance(value, int) and not INTEGER_MIN <= value <= INTEGER_MAX:
                 return f"{type(row).__name__}.{name} does not fit in 64 bits"
             if isinstance(value, str) and not is_storable(value):
                 return f"{type(row).__name__}.{name} has a NUL or a lone surrogate: {value!r:.60}"
         return ""
+
+
+def _column_holds(kinds: tuple[type, ...], column: tuple[Any, ...]) -> bool:
+    found = {*map(type, column)}
+    for kind in found:
+        if not _is_among(kind, kinds):
+            return False
+    if type(None) in found:
+        column = tuple([value for value in column if value is not None])
+    if str in kinds:
+        return is_storable("".join(column))
+    return int not in kinds or _fit(column)
+
+
+def _fit(numbers: tuple[int, ...]) -> bool:
+    """True when all of them fit in 64 bits."""
+    try:
+        pack(f"{len(numbers)}q", *numbers)  # a quarter of the time that min and max take
+    except StructError:
+        return False
+    return True
 
 
 _SHAPES: dict[type, _Shape] = {
@@ -125,50 +132,67 @@ def is_storable(text: str) -> bool:
     return True
 
 
-def _parts(member: Commit) -> list[Any]:
-    parts: list[Any] = [member]
-    if member.grain is not None:
-        parts.append(member.grain)
+def rejections(batch: Sequence[Commit]) -> list[str]:
+    """For each member, why no store takes it, or an empty text when nothing speaks against it."""
+    # all members at once, as nearly every one is sound; one by one only to name what is wrong
+    return [""] * len(batch) if _all_hold(batch) else [_rejection(member) for member in batch]
+
+
+def _all_hold(batch: Sequence[Commit]) -> bool:
+    settles = [member.settle for member in batch if member.settle is not None]
+    parts: dict[type, list[Any]] = {
+        Commit: list(batch),
+        GrainWrite: [member.grain for member in batch if member.grain is not None],
+        Settle: settles,
+        Progress: [settle.progress for settle in settles if settle.progress is not None],
+        EventRow: [event for member in batch if member.events for event in member.events],
+        OutboxRow: [message for member in batch if member.outbox for message in member.outbox],
+        Watermark: [mark for member in batch if member.watermarks for mark in member.watermarks],
+    }
+    for member in batch:
+        if member.reminders:
+            if _misfit(member):
+                return False
+            for change in member.reminders:
+                part = change.row if isinstance(change, PutReminder) else change
+                parts.setdefault(type(part), []).append(part)
+    return all(kind in _SHAPES and _SHAPES[kind].all_hold(rows) for kind, rows in parts.items() if rows)
+
+
+def _rejection(member: Commit) -> str:
+    parts: list[Any] = [member, member.grain, member.settle]
     if member.settle is not None:
-        parts.append(member.settle)
-        if member.settle.progress is not None:
-            parts.append(member.settle.progress)
-    for change in member.reminders:
-        parts.append(change.row if isinstance(change, PutReminder) else change)
-    parts += member.events
-    parts += member.outbox
-    parts += member.watermarks
-    return parts
-
-
-def rejection(member: Commit) -> str:
-    """Why no store takes this member, or an empty text when nothing speaks against it."""
-    parts = _parts(member)
-    texts: list[str] = []
-    numbers: list[int] = []
+        parts.append(member.settle.progress)
+    parts += (change.row if isinstance(change, PutReminder) else change for change in member.reminders)
+    parts += (*member.events, *member.outbox, *member.watermarks)
+    parts = [part for part in parts if part is not None]
     for part in parts:
-        shape = _SHAPES.get(type(part))
-        if shape is None:
+        if type(part) not in _SHAPES:
             return f"a commit cannot hold a {type(part).__name__}"
-        if wrong := shape.gather(part, texts, numbers):
+        if wrong := _SHAPES[type(part)].wrong_type(part):
             return wrong
-    # all values at once, as nearly every member is sound; one by one only to name the bad one
-    if not is_storable("".join(texts)) or min(numbers) < INTEGER_MIN or max(numbers) > INTEGER_MAX:
-        return next(filter(None, (_SHAPES[type(part)].wrong_value(part) for part in parts)))
+    for part in parts:
+        if wrong := _SHAPES[type(part)].wrong_value(part):
+            return wrong
+    return _misfit(member)
+
+
+def _misfit(member: Commit) -> str:
+    """What is wrong with the member's reminder changes beside the values in them."""
     for change in member.reminders:
         if not isinstance(change, PutReminder):
             continue
         row = change.row
-        if (row.grain_type, row.grain_key, row.partition) != (
-            member.grain_type,
-            member.grain_key,
-            member.partition,
+        if (
+            row.grain_key != member.grain_key
+            or row.grain_type != member.grain_type
+            or row.partition != member.partition
         ):
             return (
                 f"reminder {row.name!r:.100} belongs to {row.grain_type}/{row.grain_key} in partition "
                 f"{row.partition}, the commit to {member.grain_type}/{member.grain_key} in {member.partition}"
             )
-    if member.grain is not None and member.grain.destroy and member.reminders:
+    if member.reminders and member.grain is not None and member.grain.destroy:
         return "a commit that destroys its grain cannot change its reminders too"
     return ""
 
@@ -200,7 +224,11 @@ def too_many(member: Commit, settled: bool, operations: Mapping[str, str]) -> st
 
 def is_bounded(member: Commit) -> bool:
     """True when ``reminders_max`` can matter: the member puts something."""
-    return member.reminders_max > 0 and any(isinstance(change, PutReminder) for change in member.reminders)
+    if member.reminders_max > 0:
+        for change in member.reminders:
+            if isinstance(change, PutReminder):
+                return True
+    return False
 
 
 def is_duplicate(member: Commit, positions: Mapping[str, int]) -> bool:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from farro.providers.checks import is_storable
+from farro.providers.checks import is_storable, rejections
 from farro.providers.errors import StoreError, StoreMissing, Unavailable
 from farro.providers.memory_tables import (
     PARTITIONS,
@@ -25,6 +25,7 @@ from farro.providers.rows import (
     EventRow,
     GrainRow,
     OutboxRow,
+    Outcome,
     PartitionRow,
     PollQuery,
     ReminderCount,
@@ -139,7 +140,10 @@ class MemoryProvider:
         service = self._writable()
         if not batch:
             return []
-        verdicts = [apply(service, member) for member in batch]
+        verdicts = [
+            Verdict(Outcome.REJECTED, reason=reason) if reason else apply(service, member)
+            for member, reason in zip(batch, rejections(batch), strict=True)
+        ]
         sign_of_life(service, owner, now)
         return verdicts
 

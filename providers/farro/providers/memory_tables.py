@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field, replace
 
-from farro.providers.checks import is_bounded, is_duplicate, rejection, too_many
+from farro.providers.checks import is_bounded, is_duplicate, too_many
 from farro.providers.rows import (
     PAUSED,
     SCHEDULED,
@@ -121,9 +121,7 @@ def rows_of(service: Service, query: PollQuery) -> list[ReminderRow]:
 
 
 def apply(service: Service, member: Commit) -> Verdict:
-    """One member.  Everything that can refuse it comes before the first change, so nothing is ever undone."""
-    if reason := rejection(member):
-        return Verdict(Outcome.REJECTED, reason=reason)
+    """One sound member.  All that can refuse it comes before the first change, so nothing is ever undone."""
     partition = service.partitions.get(member.partition)
     if partition is None or partition.epoch != member.epoch:
         return Verdict(Outcome.FENCED)

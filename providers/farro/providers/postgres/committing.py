@@ -17,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from farro.providers.checks import rejection, too_many
+from farro.providers.checks import rejections, too_many
 from farro.providers.errors import OutcomeUnknown, StoreError, Unavailable
 from farro.providers.postgres.connecting import ANSWER_S, Connection
 from farro.providers.postgres.failures import (
@@ -104,8 +104,9 @@ class Committing:
     def _begin(self, request: Request) -> list[Sending]:
         """Verdicts that need no store; the rest by lane, its place taken before anything is awaited."""
         by_lane: dict[int, list[int]] = {}
-        for index, member in enumerate(request.batch):
-            if reason := rejection(member):
+        reasons = rejections(request.batch)
+        for index, (member, reason) in enumerate(zip(request.batch, reasons, strict=True)):
+            if reason:
                 request.verdicts[index] = Verdict(Outcome.REJECTED, reason=reason)
             elif not 0 <= member.partition < self._partitions:
                 request.verdicts[index] = Verdict(Outcome.FENCED)

@@ -16,7 +16,7 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from farro.providers.checks import is_bounded, is_duplicate, rejection, too_many
+from farro.providers.checks import is_bounded, is_duplicate, rejections, too_many
 from farro.providers.rows import Commit, Outcome, Verdict
 from farro.providers.sqlite.failures import DATA_ERRORS, roll_back, writing
 from farro.providers.sqlite.queries import QUERIES, in_statements
@@ -32,7 +32,7 @@ def commit_batch(
     connection: sqlite3.Connection, url: str, service_id: str, batch: Sequence[Commit], owner: int, now: int
 ) -> list[Verdict]:
     """Verdicts in the order of the batch.  Raises sqlite3.Error when the store did not take it."""
-    reasons = [rejection(member) for member in batch]
+    reasons = rejections(batch)
     with writing(connection, url):
         try:
             verdicts = _Batch(connection, service_id).write_runs(batch, reasons)
