@@ -1,12 +1,16 @@
-"""The group commit: a batch of members in one transaction and about ten statements.
+"""The group commit: a batch of members in one transaction and about five statements.
 
 Members of different grains touch different rows, so within a run of distinct grains the statements go kind by
-kind: look at all versions, look at all settles, give verdicts, write all that holds.  A grain that comes
-twice starts a new run: the order of the batch is kept.
+kind.  A grain that comes twice starts a new run: the order of the batch is kept.
 
-The usual batch has no bad data.  When SQLite refuses a value all the same, the transaction is rolled back and
-run again with a savepoint around each member, so that only the bad one is rejected. (A savepoint from the
-start would copy every page before its first change.)
+Nearly always every grain has the version that its member expects, and every settle matches.  So a batch is
+first written without a look: the writes carry the condition, and are counted.  When one misses, the
+transaction is rolled back and run again with a look at all versions and settles before each run, so that
+only the members concerned are refused.
+
+The usual batch has no bad data either.  When SQLite refuses a value all the same, the transaction is rolled
+back and run again with a savepoint around each member, so that only the bad one is rejected. (A savepoint
+from the start would copy every page before its first change.)
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from farro.providers.rows import Commit, Outcome, Verdict
 from farro.providers.sqlite.failures import DATA_ERRORS, roll_back, writing
 from farro.providers.sqlite.queries import QUERIES, in_statements
 from farro.providers.sqlite.reading import fetch
-from farro.providers.sqlite.staging import Staged
+from farro.providers.sqlite.staging import Missed, Sequences, Staged, by_partition
 
 _FENCED = Verdict(Outcome.FENCED)
 _CONFLICT = Verdict(Outcome.CONFLICT)
@@ -34,14 +38,28 @@ def commit_batch(
     """Verdicts in the order of the batch.  Raises sqlite3.Error when the store did not take it."""
     reasons = rejections(batch)
     with writing(connection, url):
-        try:
-            verdicts = _Batch(connection, service_id).write_runs(batch, reasons)
-        except DATA_ERRORS:
-            roll_back(connection)
-            connection.execute("BEGIN IMMEDIATE")
-            verdicts = _Batch(connection, service_id).write_one_by_one(batch, reasons)
+        verdicts = _written(connection, service_id, batch, reasons)
         connection.execute(QUERIES["sign_of_life"], (service_id, owner, now))
     return verdicts
+
+
+def _written(
+    connection: sqlite3.Connection, service_id: str, batch: Sequence[Commit], reasons: Sequence[str]
+) -> list[Verdict]:
+    try:
+        try:
+            return _Batch(connection, service_id, looks=False).write_runs(batch, reasons)
+        except Missed:
+            _begin_again(connection)
+            return _Batch(connection, service_id, looks=True).write_runs(batch, reasons)
+    except DATA_ERRORS:
+        _begin_again(connection)
+        return _Batch(connection, service_id, looks=True).write_one_by_one(batch, reasons)
+
+
+def _begin_again(connection: sqlite3.Connection) -> None:
+    roll_back(connection)
+    connection.execute("BEGIN IMMEDIATE")
 
 
 def trim_events(
@@ -69,20 +87,17 @@ def runs_of_distinct_grains(batch: Sequence[Commit]) -> Iterator[range]:
 class _Batch:
     """One attempt at a batch inside an open transaction."""
 
-    def __init__(self, connection: sqlite3.Connection, service_id: str) -> None:
+    def __init__(self, connection: sqlite3.Connection, service_id: str, *, looks: bool) -> None:
         self._connection = connection
         self._service_id = service_id
-        (fences,) = connection.execute(QUERIES["fences"], (service_id,)).fetchone()
-        self._epochs: dict[int, int] = {}
-        self._sequences: dict[int, int] = {}
-        for partition, (epoch, sequence) in json.loads(fences).items():
-            self._epochs[int(partition)] = epoch
-            self._sequences[int(partition)] = sequence
+        self._looks = looks
+        self._epochs = by_partition(connection, "fences", service_id)
+        self._sequences = Sequences(connection, service_id)
 
     def write_runs(self, batch: Sequence[Commit], reasons: Sequence[str]) -> list[Verdict]:
         verdicts: list[Verdict] = []
         for run in runs_of_distinct_grains(batch):
-            verdicts += self._write([batch[i] for i in run], [reasons[i] for i in run])
+            verdicts += self._write(batch[run.start : run.stop], reasons[run.start : run.stop])
         return verdicts
 
     def write_one_by_one(self, batch: Sequence[Commit], reasons: Sequence[str]) -> list[Verdict]:
@@ -99,17 +114,22 @@ class _Batch:
         return verdicts
 
     def _write(self, members: Sequence[Commit], reasons: Sequence[str]) -> list[Verdict]:
-        """One run: look, give verdicts, then write all that holds."""
+        """One run: give verdicts, then write all that holds.  Raises Missed unless it looks first."""
         verdicts: dict[int, Verdict] = {}  # of the members that are refused; the others hold so far
         for index, (member, reason) in enumerate(zip(members, reasons, strict=True)):
             if reason:
                 verdicts[index] = Verdict(Outcome.REJECTED, reason=reason)
             elif self._epochs.get(member.partition) != member.epoch:
                 verdicts[index] = _FENCED
-        self._refuse_conflicts(members, verdicts)
+        settled = {index for index, member in enumerate(members) if member.settle is not None}
+        if self._looks:
+            self._refuse_conflicts(members, verdicts)
+            settled = self._settled(members, verdicts)
+        refused = len(verdicts)
         self._refuse_duplicates(members, verdicts)
-        settled = self._settled(members, verdicts)
         self._refuse_too_many(members, verdicts, settled)
+        if len(verdicts) > refused and not self._looks:
+            raise Missed  # it may also be a conflict, which is told first
         staged = Staged(self._connection, self._service_id, self._sequences)
         answers = [
             verdicts.get(index) or staged.member(member, index in settled)
@@ -168,15 +188,13 @@ class _Batch:
     ) -> None:
         """Only a grain that comes near its bound is looked at name by name."""
         asked = [
-            self._address(index, member)
+            (*self._address(index, member), member.reminders_max - len(member.reminders))
             for index, member in enumerate(members)
-            if index not in verdicts and is_bounded(member)
+            if is_bounded(member) and index not in verdicts
         ]
-        for answer in self._ask("reminder_counts", asked):
-            for index, count in ((int(number), count) for number, count in answer.items()):
+        for answer in self._ask("crowded", asked):
+            for index in answer:
                 member = members[index]
-                if count + len(member.reminders) <= member.reminders_max:
-                    continue
                 held = fetch(
                     self._connection, QUERIES["reminder_operations"], self._address(index, member)[1:]
                 )

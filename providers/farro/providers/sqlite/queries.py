@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from types import MappingProxyType
 
 from farro.providers.sql_files import queries_of
 
 QUERIES: Mapping[str, str] = MappingProxyType(queries_of("farro.providers.sqlite"))
+
+MANY_ROWS = frozenset(name for name, text in QUERIES.items() if "{rows}" in text)
 
 ROWS_MAX = 64  # rows in one statement: 64 reminders are 1,856 values, far below SQLite's limit of 32,766
 
@@ -29,6 +32,6 @@ def in_statements(name: str, rows: Sequence[tuple[object, ...]]) -> Iterator[tup
     start = 0
     while start < len(rows):
         size = min(ROWS_MAX, 1 << ((len(rows) - start).bit_length() - 1))
-        values = [value for row in rows[start : start + size] for value in row]
+        values = list(chain.from_iterable(rows[start : start + size]))
         yield with_rows(name, len(rows[start]), size), values
         start += size

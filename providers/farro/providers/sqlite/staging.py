@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Sequence
 from operator import attrgetter
@@ -21,14 +22,29 @@ from farro.providers.rows import (
     Verdict,
     put_over,
 )
-from farro.providers.sqlite.queries import QUERIES, in_statements, with_rows
+from farro.providers.sqlite.queries import MANY_ROWS, QUERIES, in_statements, with_rows
 
 Address = tuple[str, str, str]  # service id, grain type, grain key
 Values = tuple[object, ...]
 
-_PROGRESS = tuple(Progress.__dataclass_fields__)
 reminder_values = attrgetter(*ReminderRow.__dataclass_fields__)
-progress_values = attrgetter(*_PROGRESS)
+progress_values = attrgetter(*Progress.__dataclass_fields__)
+
+# before the reminder changes and after them, in this order
+_SETTLES = ("move_reminders", "move_by_operator", "delete_settled")
+_FIRST = (*_SETTLES, "add_grains", "write_states", "touch_grains", "destroy_grains", "delete_reminders_of")
+_LAST = ("add_events", "add_messages")
+
+# writes whose condition is part of the verdicts: each row must find what its member expects
+_EXPECTING = frozenset(_FIRST) - {"delete_reminders_of"}
+
+# looked up once: an attribute of an Enum class costs as much as two calls
+_COMMITTED = Outcome.COMMITTED
+_REPLACE = PutMode.REPLACE
+
+
+class Missed(Exception):
+    """A grain has not the version, or a reminder not the occurrence, that a staged write expects."""
 
 
 class Staged:
@@ -38,79 +54,96 @@ class Staged:
     first goes before any grain's second, so that each grain sees its own order.
     """
 
-    def __init__(self, connection: sqlite3.Connection, service_id: str, sequences: dict[int, int]) -> None:
+    def __init__(self, connection: sqlite3.Connection, service_id: str, sequences: Sequences) -> None:
         self._connection = connection
         self._service_id = service_id
         self._sequences = sequences
-        self._moved: set[int] = set()
         self._watermarks: dict[tuple[str, ...], int] = {}
         self._heads: dict[tuple[str, int], int] = {}
-        settles = ("move_reminders", "move_by_operator", "delete_reminders")
-        self._first: dict[str, list[Values]] = {name: [] for name in settles}
-        self._grains: dict[str, list[Values]] = {"write_states": [], "touch_grains": []}
+        self._rows: dict[str, list[Values]] = {name: [] for name in (*_FIRST, *_LAST)}
+        self._states = self._rows["write_states"]
         self._steps: list[dict[str, list[Values]]] = []
-        self._last: dict[str, list[Values]] = {"add_events": [], "add_messages": []}
 
     def member(self, member: Commit, settled: bool) -> Verdict:
-        """Stage one member.  ``settled``: its settle matches the stored row."""
+        """Stage one member.  ``settled``: its settle is to match the stored row."""
         address = (self._service_id, member.grain_type, member.grain_key)
         version = 0
-        for mark in member.watermarks:
-            self._watermarks[(*address, mark.source)] = mark.position
+        kept: tuple[str, ...] = ()
+        if member.watermarks:
+            for mark in member.watermarks:
+                self._watermarks[(*address, mark.source)] = mark.position
         if settled and member.settle is not None:
             self._settle(address, member.settle)
-        if member.grain is not None:
-            self._grain(address, member.partition, member.grain)
-            version = member.grain.expected_version + 1
-        kept = self._changes(address, member) if member.reminders else ()
+        if (write := member.grain) is not None:
+            version = write.expected_version + 1
+            if write.writes_state and version > 1 and not write.destroy:
+                self._states.append((*address, version - 1, write.layout, write.state))
+            else:
+                self._grain(address, member.partition, write)
+        if member.reminders:
+            kept = self._changes(address, member.reminders)
         if member.events or member.outbox:
             self._append(member)
-        return Verdict(Outcome.COMMITTED, version=version, settled=settled, kept=kept)
+        return Verdict(_COMMITTED, version, settled, kept)
 
     def flush(self) -> None:
-        for kinds in (self._first, self._grains, *self._steps, self._last):
-            for name, rows in kinds.items():
+        """Raises Missed."""
+        self._flush(_FIRST)
+        for step in self._steps:
+            for name, rows in step.items():
                 self._run(name, rows)
+        self._flush(_LAST)
         self._run("move_watermarks", [(*key, position) for key, position in self._watermarks.items()])
         self._run("move_stream_heads", [(self._service_id, *key, n) for key, n in self._heads.items()])
-        self._run("move_sequences", [(self._service_id, p, self._sequences[p]) for p in self._moved])
+        self._run("move_sequences", [(self._service_id, *moved) for moved in self._sequences.moved()])
+
+    def _flush(self, names: Sequence[str]) -> None:
+        for name in names:
+            if rows := self._rows[name]:
+                self._run(name, rows)
+                rows.clear()
 
     def _run(self, name: str, rows: Sequence[Values]) -> None:
-        if "{rows}" in QUERIES[name]:
+        before = self._connection.total_changes
+        if name in MANY_ROWS:
             for statement, values in in_statements(name, rows):
                 self._connection.execute(statement, values)
         else:
             self._connection.executemany(QUERIES[name], rows)
+        if name in _EXPECTING and self._connection.total_changes - before != len(rows):
+            raise Missed(name)
 
     def _settle(self, address: Address, settle: Settle) -> None:
+        consumed = (*address, settle.name, settle.registration, settle.occurrence)
         if settle.progress is None:
-            self._first["delete_reminders"].append((*address, settle.name))
+            self._rows["delete_settled"].append(consumed)
         else:
             query = "move_by_operator" if settle.by_operator else "move_reminders"
-            self._first[query].append((*address, settle.name, *progress_values(settle.progress)))
+            self._rows[query].append((*consumed, *progress_values(settle.progress)))
 
     def _grain(self, address: Address, partition: int, write: GrainWrite) -> None:
+        """Every write but the usual one, the next state of a grain."""
+        version, layout = write.expected_version, write.layout
         if write.destroy:
-            # at once, for both statements must follow each other and the case is rare; a staged settle then
-            # finds no row, which is what it would have left
-            if write.expected_version == 0:
-                self._run("write_states", [(*address, partition, 1, 2, write.layout, None)])
-            else:
-                self._connection.execute(QUERIES["destroy_grain"], (*address, write.layout))
-            self._connection.execute(QUERIES["delete_reminders_of"], address)
-        elif write.writes_state or write.expected_version == 0:
-            state = write.state if write.writes_state else None
-            self._grains["write_states"].append((*address, partition, 1, 1, write.layout, state))
+            self._rows["delete_reminders_of"].append(address)
+        if version == 0:
+            state = write.state if write.writes_state and not write.destroy else None
+            incarnation = 2 if write.destroy else 1
+            self._rows["add_grains"].append((*address, partition, 1, incarnation, layout, state))
+        elif write.destroy:
+            self._rows["destroy_grains"].append((*address, version, layout))
+        elif write.writes_state:
+            self._rows["write_states"].append((*address, version, layout, write.state))
         else:
-            self._grains["touch_grains"].append(address)
+            self._rows["touch_grains"].append((*address, version))
 
-    def _changes(self, address: Address, member: Commit) -> tuple[str, ...]:
+    def _changes(self, address: Address, changes: Sequence[ReminderChange]) -> tuple[str, ...]:
         """Stage the changes; the names of puts that leave a row, or its progress, standing."""
-        changes = member.reminders
-        if any(isinstance(change, PutReminder) and change.mode is not PutMode.REPLACE for change in changes):
-            # such a put must see its own grain's settle and changes before it
-            self._flush_settles()
-            return tuple(name for change in changes for name in self._change_now(address, change))
+        for change in changes:
+            if isinstance(change, PutReminder) and change.mode is not _REPLACE:
+                # such a put must see its own grain's settle and changes before it
+                self._flush(_SETTLES)
+                return tuple([name for change in changes for name in self._change_now(address, change)])
         for index, change in enumerate(changes):
             if index == len(self._steps):
                 self._steps.append({})
@@ -118,13 +151,8 @@ class Staged:
             self._steps[index].setdefault(name, []).append(values)
         return ()
 
-    def _flush_settles(self) -> None:
-        for name, rows in self._first.items():
-            self._run(name, rows)
-            rows.clear()
-
     def _change_now(self, address: Address, change: ReminderChange) -> list[str]:
-        if not isinstance(change, PutReminder) or change.mode is PutMode.REPLACE:
+        if not isinstance(change, PutReminder) or change.mode is _REPLACE:
             name, values = _statement(address, change)
             self._run(name, [values])
             return []
@@ -140,20 +168,46 @@ class Staged:
 
     def _append(self, member: Commit) -> None:
         partition = member.partition
-        sequence = self._sequences[partition]
+        numbered = (self._service_id, partition)
         for event in member.events:
-            sequence += 1
+            sequence = self._sequences.next(partition)
             self._heads[event.stream, partition] = sequence
-            self._last["add_events"].append(
-                (self._service_id, partition, sequence, event.stream, event.payload, event.at)
-            )
+            values = (sequence, event.stream, event.payload, event.at)
+            self._rows["add_events"].append((*numbered, *values))
         for message in member.outbox:
-            sequence += 1
+            sequence = self._sequences.next(partition)
             sender = (member.grain_type, member.grain_key)
             target = (message.target_type, message.target_key, message.method, message.args, message.at)
-            self._last["add_messages"].append((self._service_id, partition, sequence, *sender, *target))
-        self._sequences[partition] = sequence
+            self._rows["add_messages"].append((*numbered, sequence, *sender, *target))
+
+
+class Sequences:
+    """The numbers of the partitions' events and messages, within one transaction; read when one is needed."""
+
+    def __init__(self, connection: sqlite3.Connection, service_id: str) -> None:
+        self._connection = connection
+        self._service_id = service_id
+        self._last: dict[int, int] = {}
+        self._moved: set[int] = set()
+
+    def next(self, partition: int) -> int:
+        if not self._last:
+            self._last = by_partition(self._connection, "sequences", self._service_id)
+        self._last[partition] += 1
         self._moved.add(partition)
+        return self._last[partition]
+
+    def moved(self) -> list[tuple[int, int]]:
+        """The partitions that gave numbers since this was asked, each with its last."""
+        moved = [(partition, self._last[partition]) for partition in self._moved]
+        self._moved.clear()
+        return moved
+
+
+def by_partition(connection: sqlite3.Connection, query: str, service_id: str) -> dict[int, int]:
+    """What a query says of all partitions in two lists."""
+    partitions, values = connection.execute(QUERIES[query], (service_id,)).fetchone()
+    return dict(zip(json.loads(partitions), json.loads(values), strict=True))
 
 
 def _statement(address: Address, change: ReminderChange) -> tuple[str, Values]:

@@ -19,14 +19,17 @@ BATCHED = {
     "versions": 4,
     "settled": 7,
     "positions": 5,
-    "reminder_counts": 4,
-    "move_reminders": 4 + len(Progress.__dataclass_fields__),
+    "crowded": 5,
+    "move_reminders": 6 + len(Progress.__dataclass_fields__),
+    "delete_settled": 6,
     "delete_reminders": 4,
-    "touch_grains": 3,
+    "write_states": 6,
+    "touch_grains": 4,
+    "destroy_grains": 5,
     "move_sequences": 3,
 }
 KEYED = [
-    "read_setting", "is_member", "sign_of_life", "leave", "last_alive", "load_grain", "destroy_grain",
+    "read_setting", "is_member", "sign_of_life", "leave", "last_alive", "load_grain", "fences", "sequences",
     "delete_reminders_of", "delete_operation", "edit_reminder", "move_by_operator",
     "reminder", "reminders_of", "watermarks", "events", "outbox", "stream_heads", "trim_events",
 ]  # fmt: skip
