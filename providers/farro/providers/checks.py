@@ -61,7 +61,10 @@ class _Shape:
         if {*map(type, rows)} != {self._row_class}:
             return False
         columns = zip(*map(self._values, rows), strict=True)
-        return all(map(_column_holds, self._kinds.values(), columns))
+        try:
+            return all(map(_column_holds, self._kinds.values(), columns))
+        except (TypeError, StructError):  # texts that cannot be joined, numbers that do not fit
+            return False
 
     def wrong_type(self, row: Any) -> str:
         for (name, kinds), value in zip(self._kinds.items(), self._values(row), strict=False):
@@ -81,6 +84,11 @@ class _Shape:
 
 
 def _column_holds(kinds: tuple[type, ...], column: tuple[Any, ...]) -> bool:
+    """May raise instead of answering False."""
+    if kinds == (str,):
+        return is_storable("".join(column))
+    if column[0] is None and column.count(None) == len(column):
+        return type(None) in kinds
     found = {*map(type, column)}
     for kind in found:
         if not _is_among(kind, kinds):
@@ -89,15 +97,8 @@ def _column_holds(kinds: tuple[type, ...], column: tuple[Any, ...]) -> bool:
         column = tuple([value for value in column if value is not None])
     if str in kinds:
         return is_storable("".join(column))
-    return int not in kinds or _fit(column)
-
-
-def _fit(numbers: tuple[int, ...]) -> bool:
-    """True when all of them fit in 64 bits."""
-    try:
-        pack(f"{len(numbers)}q", *numbers)  # a quarter of the time that min and max take
-    except StructError:
-        return False
+    if int in kinds:
+        pack(f"{len(column)}q", *column)  # a quarter of the time that min and max take
     return True
 
 
@@ -140,8 +141,8 @@ def rejections(batch: Sequence[Commit]) -> list[str]:
 
 def _all_hold(batch: Sequence[Commit]) -> bool:
     settles = [member.settle for member in batch if member.settle is not None]
-    parts: dict[type, list[Any]] = {
-        Commit: list(batch),
+    parts: dict[type, Sequence[Any]] = {
+        Commit: batch,
         GrainWrite: [member.grain for member in batch if member.grain is not None],
         Settle: settles,
         Progress: [settle.progress for settle in settles if settle.progress is not None],
@@ -149,14 +150,21 @@ def _all_hold(batch: Sequence[Commit]) -> bool:
         OutboxRow: [message for member in batch if member.outbox for message in member.outbox],
         Watermark: [mark for member in batch if member.watermarks for mark in member.watermarks],
     }
+    changes: dict[type, list[Any]] = {}
     for member in batch:
         if member.reminders:
             if _misfit(member):
                 return False
             for change in member.reminders:
                 part = change.row if isinstance(change, PutReminder) else change
-                parts.setdefault(type(part), []).append(part)
-    return all(kind in _SHAPES and _SHAPES[kind].all_hold(rows) for kind, rows in parts.items() if rows)
+                if type(part) in changes:
+                    changes[type(part)].append(part)
+                else:
+                    changes[type(part)] = [part]
+    for kind, rows in (*parts.items(), *changes.items()):
+        if rows and (kind not in _SHAPES or not _SHAPES[kind].all_hold(rows)):
+            return False
+    return True
 
 
 def _rejection(member: Commit) -> str:
@@ -179,6 +187,8 @@ def _rejection(member: Commit) -> str:
 
 def _misfit(member: Commit) -> str:
     """What is wrong with the member's reminder changes beside the values in them."""
+    if not member.reminders:
+        return ""
     for change in member.reminders:
         if not isinstance(change, PutReminder):
             continue
@@ -192,7 +202,7 @@ def _misfit(member: Commit) -> str:
                 f"reminder {row.name!r:.100} belongs to {row.grain_type}/{row.grain_key} in partition "
                 f"{row.partition}, the commit to {member.grain_type}/{member.grain_key} in {member.partition}"
             )
-    if member.reminders and member.grain is not None and member.grain.destroy:
+    if member.grain is not None and member.grain.destroy:
         return "a commit that destroys its grain cannot change its reminders too"
     return ""
 

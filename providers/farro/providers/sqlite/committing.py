@@ -72,15 +72,16 @@ def trim_events(
 
 def runs_of_distinct_grains(batch: Sequence[Commit]) -> Iterator[range]:
     """The positions of the batch cut before each member whose grain is already in the run."""
+    grains = [(member.grain_type, member.grain_key) for member in batch]
     start = 0
-    seen: set[tuple[str, str]] = set()
-    for index, member in enumerate(batch):
-        grain = (member.grain_type, member.grain_key)
-        if grain in seen:
-            yield range(start, index)
-            start = index
-            seen.clear()
-        seen.add(grain)
+    if len(set(grains)) < len(grains):
+        seen: set[tuple[str, str]] = set()
+        for index, grain in enumerate(grains):
+            if grain in seen:
+                yield range(start, index)
+                start = index
+                seen.clear()
+            seen.add(grain)
     yield range(start, len(batch))
 
 
@@ -116,10 +117,11 @@ class _Batch:
     def _write(self, members: Sequence[Commit], reasons: Sequence[str]) -> list[Verdict]:
         """One run: give verdicts, then write all that holds.  Raises Missed unless it looks first."""
         verdicts: dict[int, Verdict] = {}  # of the members that are refused; the others hold so far
-        for index, (member, reason) in enumerate(zip(members, reasons, strict=True)):
-            if reason:
-                verdicts[index] = Verdict(Outcome.REJECTED, reason=reason)
-            elif self._epochs.get(member.partition) != member.epoch:
+        epochs = self._epochs
+        for index, member in enumerate(members):
+            if reasons[index]:
+                verdicts[index] = Verdict(Outcome.REJECTED, reason=reasons[index])
+            elif epochs.get(member.partition) != member.epoch:
                 verdicts[index] = _FENCED
         settled = {index for index, member in enumerate(members) if member.settle is not None}
         if self._looks:
@@ -131,9 +133,9 @@ class _Batch:
         if len(verdicts) > refused and not self._looks:
             raise Missed  # it may also be a conflict, which is told first
         staged = Staged(self._connection, self._service_id, self._sequences)
+        stage = staged.member
         answers = [
-            verdicts.get(index) or staged.member(member, index in settled)
-            for index, member in enumerate(members)
+            verdicts.get(index) or stage(member, index in settled) for index, member in enumerate(members)
         ]
         staged.flush()
         return answers
@@ -190,7 +192,7 @@ class _Batch:
         asked = [
             (*self._address(index, member), member.reminders_max - len(member.reminders))
             for index, member in enumerate(members)
-            if is_bounded(member) and index not in verdicts
+            if member.reminders and is_bounded(member) and index not in verdicts
         ]
         for answer in self._ask("crowded", asked):
             for index in answer:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 
 from farro.providers.rows import (
@@ -27,8 +28,8 @@ from farro.providers.sqlite.queries import MANY_ROWS, QUERIES, in_statements, wi
 Address = tuple[str, str, str]  # service id, grain type, grain key
 Values = tuple[object, ...]
 
-reminder_values = attrgetter(*ReminderRow.__dataclass_fields__)
-progress_values = attrgetter(*Progress.__dataclass_fields__)
+reminder_values: Callable[[ReminderRow], Values] = attrgetter(*ReminderRow.__dataclass_fields__)
+progress_values: Callable[[Progress], Values] = attrgetter(*Progress.__dataclass_fields__)
 
 # before the reminder changes and after them, in this order
 _SETTLES = ("move_reminders", "move_by_operator", "delete_settled")
@@ -62,11 +63,15 @@ class Staged:
         self._heads: dict[tuple[str, int], int] = {}
         self._rows: dict[str, list[Values]] = {name: [] for name in (*_FIRST, *_LAST)}
         self._states = self._rows["write_states"]
-        self._steps: list[dict[str, list[Values]]] = []
+        self._steps: list[defaultdict[str, list[Values]]] = []
 
     def member(self, member: Commit, settled: bool) -> Verdict:
         """Stage one member.  ``settled``: its settle is to match the stored row."""
-        address = (self._service_id, member.grain_type, member.grain_key)
+        address = service_id, grain_type, grain_key = (
+            self._service_id,
+            member.grain_type,
+            member.grain_key,
+        )
         version = 0
         kept: tuple[str, ...] = ()
         if member.watermarks:
@@ -77,7 +82,8 @@ class Staged:
         if (write := member.grain) is not None:
             version = write.expected_version + 1
             if write.writes_state and version > 1 and not write.destroy:
-                self._states.append((*address, version - 1, write.layout, write.state))
+                state = (service_id, grain_type, grain_key, version - 1, write.layout, write.state)
+                self._states.append(state)
             else:
                 self._grain(address, member.partition, write)
         if member.reminders:
@@ -119,7 +125,7 @@ class Staged:
             self._rows["delete_settled"].append(consumed)
         else:
             query = "move_by_operator" if settle.by_operator else "move_reminders"
-            self._rows[query].append((*consumed, *progress_values(settle.progress)))
+            self._rows[query].append(consumed + progress_values(settle.progress))
 
     def _grain(self, address: Address, partition: int, write: GrainWrite) -> None:
         """Every write but the usual one, the next state of a grain."""
@@ -146,9 +152,9 @@ class Staged:
                 return tuple([name for change in changes for name in self._change_now(address, change)])
         for index, change in enumerate(changes):
             if index == len(self._steps):
-                self._steps.append({})
+                self._steps.append(defaultdict(list))
             name, values = _statement(address, change)
-            self._steps[index].setdefault(name, []).append(values)
+            self._steps[index][name].append(values)
         return ()
 
     def _change_now(self, address: Address, change: ReminderChange) -> list[str]:
@@ -213,7 +219,7 @@ def by_partition(connection: sqlite3.Connection, query: str, service_id: str) ->
 def _statement(address: Address, change: ReminderChange) -> tuple[str, Values]:
     """The query of a change that needs no answer, and its values."""
     if isinstance(change, PutReminder):
-        return "put_reminders", (address[0], *reminder_values(change.row))
+        return "put_reminders", address[:1] + reminder_values(change.row)
     if isinstance(change, DeleteReminder):
         return "delete_reminders", (*address, change.name)
     if isinstance(change, EditReminder):
