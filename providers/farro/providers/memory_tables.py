@@ -160,13 +160,17 @@ def apply(service: Service, member: Commit) -> Verdict:
 
 
 def written(member: Commit, write: GrainWrite, before: GrainRow | None) -> GrainRow:
-    row = before or GrainRow(member.grain_type, member.grain_key, member.partition, 0, 1, write.layout, None)
-    row = replace(row, version=row.version + 1)
+    version, incarnation, layout, state = (
+        (0, 1, write.layout, None)
+        if before is None
+        else (before.version, before.incarnation, before.layout, before.state)
+    )
     if write.destroy:
-        return replace(row, incarnation=row.incarnation + 1, state=None, layout=write.layout)
-    if write.writes_state:
-        return replace(row, state=write.state, layout=write.layout)
-    return row
+        incarnation, layout, state = incarnation + 1, write.layout, None
+    elif write.writes_state:
+        layout, state = write.layout, write.state
+    partition = member.partition if before is None else before.partition
+    return GrainRow(member.grain_type, member.grain_key, partition, version + 1, incarnation, layout, state)
 
 
 def matches_settle(service: Service, grain: tuple[str, str], settle: Settle) -> bool:
