@@ -34,6 +34,7 @@ from farro.providers.postgres.staging import Staged, runs_of_distinct_grains
 from farro.providers.rows import Commit, Outcome, Verdict
 
 LOCK_TIMEOUT_MS = 500
+_COMMITTED = Outcome.COMMITTED  # looked up once: an attribute of an Enum class costs as much as two calls
 TRIES_MAX = 5  # of one part that other changes got in the way of
 
 Grain = tuple[str, str]
@@ -234,16 +235,13 @@ class Committing:
             change = staged.changes[position - 1]
             kept.setdefault(change[0], []).append(change[_NAME_AT])
         for number, (index, outcome) in enumerate(zip(part, answer["verdicts"], strict=True), 1):
-            if outcome != Outcome.COMMITTED:
+            if outcome != _COMMITTED:
                 request.verdicts[index] = Verdict(Outcome(outcome))
                 continue
             grain = request.batch[index].grain
-            request.verdicts[index] = Verdict(
-                Outcome.COMMITTED,
-                version=0 if grain is None else grain.expected_version + 1,
-                settled=number in settled,
-                kept=tuple(kept.get(number, ())),
-            )
+            version = 0 if grain is None else grain.expected_version + 1
+            left = tuple(kept[number]) if number in kept else ()
+            request.verdicts[index] = Verdict(_COMMITTED, version, number in settled, left)
 
 
 _NAME_AT = 6  # in change_1: member, step, kind, grain_type, grain_key, partition, name

@@ -26,7 +26,8 @@ from farro.providers.rows import (
 Values = tuple[Any, ...]
 
 _ROWS_ONLY, _KEEP, _WRITE, _DESTROY = range(4)
-_PUTS = {PutMode.REPLACE: 0, PutMode.IF_MISSING: 1, PutMode.KEEP_PROGRESS: 2}
+_REPLACE = PutMode.REPLACE
+_PUTS = {_REPLACE: 0, PutMode.IF_MISSING: 1, PutMode.KEEP_PROGRESS: 2}
 _EDIT, _DELETE, _DELETE_OPERATION = range(3, 6)
 
 _COLUMNS = tuple(ReminderRow.__dataclass_fields__)
@@ -128,7 +129,9 @@ def _settle(settle: Settle) -> Values:
 
 def _change(grain: tuple[str, str], change: ReminderChange) -> Values:
     if isinstance(change, PutReminder):
-        return (_PUTS[change.mode], *_row_values(change.row))
+        # the usual mode without the hash of an Enum, which is a function of Python
+        kind = 0 if change.mode is _REPLACE else _PUTS[change.mode]
+        return (kind, *_row_values(change.row))
     values: dict[str, Any] = {"grain_type": grain[0], "grain_key": grain[1]}
     if isinstance(change, DeleteOperation):
         kind = _DELETE_OPERATION

@@ -189,8 +189,15 @@ class _Batch:
         self, members: Sequence[Commit], verdicts: dict[int, Verdict], settled: set[int]
     ) -> None:
         """Only a grain that comes near its bound is looked at name by name."""
+        service_id = self._service_id
         asked = [
-            (*self._address(index, member), member.reminders_max - len(member.reminders))
+            (
+                index,
+                service_id,
+                member.grain_type,
+                member.grain_key,
+                member.reminders_max - len(member.reminders),
+            )
             for index, member in enumerate(members)
             if member.reminders and is_bounded(member) and index not in verdicts
         ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from operator import attrgetter
 
 from farro.providers.rows import (
@@ -198,7 +199,7 @@ class Sequences:
 
     def next(self, partition: int) -> int:
         if not self._last:
-            self._last = by_partition(self._connection, "sequences", self._service_id)
+            self._last = dict(by_partition(self._connection, "sequences", self._service_id))
         self._last[partition] += 1
         self._moved.add(partition)
         return self._last[partition]
@@ -210,9 +211,14 @@ class Sequences:
         return moved
 
 
-def by_partition(connection: sqlite3.Connection, query: str, service_id: str) -> dict[int, int]:
-    """What a query says of all partitions in two lists."""
-    partitions, values = connection.execute(QUERIES[query], (service_id,)).fetchone()
+def by_partition(connection: sqlite3.Connection, query: str, service_id: str) -> Mapping[int, int]:
+    """What a query says now of all partitions in two lists."""
+    return _paired(*connection.execute(QUERIES[query], (service_id,)).fetchone())
+
+
+@lru_cache(maxsize=8)
+def _paired(partitions: str, values: str) -> Mapping[int, int]:
+    """The meaning of the two texts; those of the fences are the same for hours."""
     return dict(zip(json.loads(partitions), json.loads(values), strict=True))
 
 
