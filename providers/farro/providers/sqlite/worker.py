@@ -7,6 +7,7 @@ of; a test pins its meaning (tests/unit/providers/sqlite/test_worker.py).
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
@@ -28,6 +29,15 @@ class Worker(aiosqlite.Connection):
         return await execute(job, self._conn)
 
 
+    async def thread_ends(self) -> None:
+        """Wait for the thread of a connection that could not be opened.
+
+        aiosqlite has told it to stop and does not wait for its answer; given to a loop that is closed by then,
+        that would end on stderr.
+        """
+        await asyncio.to_thread(self._thread.join)
+
+
 async def connect(uri: str, busy_timeout_s: float) -> Worker:
     """Open a ``file:`` URI.  Transactions are begun and ended by the functions alone."""
 
@@ -37,5 +47,9 @@ async def connect(uri: str, busy_timeout_s: float) -> Worker:
         )
 
     worker = Worker(connector, FETCH_CHUNK)
-    await worker
+    try:
+        await worker
+    except BaseException:
+        await worker.thread_ends()
+        raise
     return worker

@@ -61,3 +61,12 @@ async def test_a_function_whose_caller_is_cancelled_still_ends_before_the_next(w
 async def test_a_connection_that_cannot_open_says_so() -> None:
     with pytest.raises(sqlite3.OperationalError, match="unable to open"):
         await connect("file:/nowhere/at/all.db?mode=rw", 1.0)
+
+
+async def test_a_connection_that_cannot_open_leaves_no_thread_behind() -> None:
+    before = set(threading.enumerate())
+    with pytest.raises(sqlite3.OperationalError):
+        await connect("file:/nowhere/at/all.db?mode=ro", 1.0)
+    # (to_thread keeps one of its own, asleep)
+    left = [each.name for each in set(threading.enumerate()) - before]
+    assert [name for name in left if not name.startswith("asyncio_")] == []
