@@ -28,12 +28,11 @@ class Worker(aiosqlite.Connection):
         execute: Callable[..., Awaitable[Result]] = self._execute  # untyped in aiosqlite
         return await execute(job, self._conn)
 
-
     async def thread_ends(self) -> None:
         """Wait for the thread of a connection that could not be opened.
 
-        aiosqlite has told it to stop and does not wait for its answer; given to a loop that is closed by then,
-        that would end on stderr.
+        aiosqlite has told it to stop and does not wait for its answer; given to a loop that is closed by
+        then, that would end on stderr.
         """
         await asyncio.to_thread(self._thread.join)
 

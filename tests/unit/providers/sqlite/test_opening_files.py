@@ -45,9 +45,8 @@ from farro.providers.sqlite.locking import StoreLock
 lock = StoreLock(Path(sys.argv[1]))
 lock.acquire()
 if os.fork() == 0:
+    print("forked", flush=True)
     sys.stdin.read()  # lives until the test closes its end
-    os._exit(0)
-print("forked", flush=True)
 os._exit(0)
 """
 
