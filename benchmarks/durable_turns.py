@@ -19,13 +19,11 @@ from pathlib import Path
 from benchmarks import measuring
 from benchmarks.grains import GRAINS, Shipment
 from benchmarks.measuring import Goal, Plan, Result, Rounds, Slice, hammer, in_turns, with_cpu
-from benchmarks.raw_group_commit import Work, raw_group_commit
+from benchmarks.raw_group_commit import CALLERS, PER_CALLER, Work, raw_group_commit
 from benchmarks.serving import serving
 from farro.client import Client
 from farro.silo import Silo
 
-CALLERS = 64
-PER_CALLER = 30  # 1,920 grains: about as many as the probe writes
 GOAL = Goal(0.4, later=0.5)
 PROBE = "raw group commit"
 

@@ -1,7 +1,9 @@
 """Limit probe: what the disk and SQLite allow for the rows of a turn, with nothing of farro in the way.
 
 The tables are those of farro's SQLite store, written by raw sqlite3 in one thread: synchronous=FULL, one
-transaction per group, ``executemany``, no fence, no version check, no verdicts.
+transaction per group, ``executemany``, no fence, no version check, no verdicts.  The rows are those of
+``durable_turns``: a group is one turn of each caller, whose grains lie apart in the table.  (Neighbours
+would share their pages, and a group of them is written twice as fast.)
 
     python -m benchmarks.raw_group_commit [--seconds 3] [--group 64] [--work turn]
 """
@@ -23,7 +25,9 @@ from farro.providers.sqlite.migrating import known_migrations, statements
 Work = Literal["state", "turn", "tick"]
 WORKS: tuple[Work, ...] = ("state", "turn", "tick")
 
-GRAINS = 2_000
+CALLERS = 64
+PER_CALLER = 30
+GRAINS = CALLERS * PER_CALLER
 STATE = b"\x82\xa6status\xa9on its way\xa5count\x01" + bytes(64)
 START_AT = 1_700_000_000_000_000
 
@@ -56,7 +60,7 @@ def _database(path: Path) -> Iterator[sqlite3.Connection]:
 
 def _writes(connection: sqlite3.Connection, work: Work) -> Callable[[int, range], None]:
     """A function that writes the turns of one group inside the open transaction."""
-    keys = [f"s-{number}" for number in range(GRAINS)]
+    keys = [f"s-{caller}-{number}" for number in range(PER_CALLER) for caller in range(CALLERS)]
     many = connection.executemany
 
     def write(turn: int, grains: range) -> None:
