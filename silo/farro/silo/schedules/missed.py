@@ -27,11 +27,17 @@ from random import Random
 from farro.client.reminders import MissedReminderAction
 from farro.providers.rows import FAILED, Progress, ReminderRow
 from farro.silo.schedules.cron import COUNT_MAX
-from farro.silo.schedules.schedule import Schedule, count_between, next_due, wake_at
+from farro.silo.schedules.schedule import check_stored, count_between, next_due, wake_at
 
 RETRY_BASE_US = 1_000_000
 RETRY_MAX_US = 300_000_000
 NOTE_CHARACTERS_MAX = 500
+
+# As plain numbers, which is how rows carry them: before Python 3.12 a member costs a look-up each time.
+FIRE_IMMEDIATELY = int(MissedReminderAction.FIRE_IMMEDIATELY)
+SKIP = int(MissedReminderAction.SKIP)
+NOTIFY = int(MissedReminderAction.NOTIFY)
+FIRE_ALL = int(MissedReminderAction.FIRE_ALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,42 +115,54 @@ def judge(
     due = row.next_due_at
     if due is None:
         raise ValueError(f"reminder {row.name!r} of {row.grain_type}/{row.grain_key} owes no occurrence")
-    schedule = Schedule.of_row(row)
+    check_stored(row)
     lived = -1 << 63 if alive_until is None else alive_until
     fell_due = wake_at(row, due, row.occurrence)
     missed = now - fell_due > grace_us and fell_due > lived + grace_us and fell_due < ownership_began
-    if row.action == MissedReminderAction.FIRE_ALL:
-        return _judge_all(row, schedule, due, now, missed, catch_up_max)
-    behind = count_between(schedule, due, now)
+    if row.action == FIRE_ALL:
+        return _judge_all(row, due, now, missed, catch_up_max)
     if not missed:
-        folds = row.action == MissedReminderAction.FIRE_IMMEDIATELY
-        return _deliver(row, schedule, due, now, behind) if folds else _deliver(row, schedule, due, due, 0)
-    if row.action == MissedReminderAction.FIRE_IMMEDIATELY:
-        count = _capped(row.missed_count + behind + 1)
+        if row.action != FIRE_IMMEDIATELY:
+            return Deliver(due, row.missed_count, row.first_missed_at, due)
+        behind = count_between(row, due, now)
+        first = row.first_missed_at
+        if behind and first is None:
+            first = next_due(row, due)
+        return Deliver(due, _capped(row.missed_count + behind), first, max(due, now))
+    if row.action == FIRE_IMMEDIATELY:
+        count = _capped(row.missed_count + count_between(row, due, now) + 1)
         return Deliver(due, count, _first(row.first_missed_at, due), max(due, now))
-    return _skip(row, schedule, due, now, notify=row.action == MissedReminderAction.NOTIFY)
+    return _skip(row, due, now, notify=row.action == NOTIFY)
 
 
-def _judge_all(
-    row: ReminderRow, schedule: Schedule, due: int, now: int, missed: bool, catch_up_max: int
-) -> Judgement:
+def still_stands(row: ReminderRow, judged: Deliver, *, judged_at: int, now: int, grace_us: int) -> bool:
+    """Would :func:`judge` decide now what it decided at ``judged_at``, all else being as it was then?
+
+    Only two things come with time alone: another grid instant, and the end of the grace.
+    """
+    upcoming = next_due(row, judged.folded_until)
+    if upcoming is not None and upcoming <= now:
+        return False
+    missed_from = wake_at(row, judged.due_at, row.occurrence) + grace_us
+    return (judged_at > missed_from) is (now > missed_from)
+
+
+def _is_one_shot(row: ReminderRow) -> bool:
+    return row.period_us is None and row.cron is None
+
+
+def _judge_all(row: ReminderRow, due: int, now: int, missed: bool, catch_up_max: int) -> Judgement:
     if not missed and row.catch_up_left is None:
-        return _deliver(row, schedule, due, due, 0)
+        return Deliver(due, row.missed_count, row.first_missed_at, due)
     left = catch_up_max if row.catch_up_left is None else row.catch_up_left
-    if left <= 0 and not schedule.is_one_shot:  # a one-shot is never lost
-        return _skip(row, schedule, due, now, notify=False)
+    if left <= 0 and not _is_one_shot(row):  # a one-shot is never lost
+        return _skip(row, due, now, notify=False)
     return Deliver(due, row.missed_count, row.first_missed_at, due, max(left - 1, 0))
 
 
-def _deliver(row: ReminderRow, schedule: Schedule, due: int, folded_until: int, behind: int) -> Deliver:
-    first = next_due(schedule, due) if behind else None
-    count = _capped(row.missed_count + behind)
-    return Deliver(due, count, _first(row.first_missed_at, first), max(due, folded_until))
-
-
-def _skip(row: ReminderRow, schedule: Schedule, due: int, now: int, *, notify: bool) -> Skip:
-    missed = _capped(1 + count_between(schedule, due, now))
-    upcoming = next_due(schedule, max(due, now))
+def _skip(row: ReminderRow, due: int, now: int, *, notify: bool) -> Skip:
+    missed = _capped(1 + count_between(row, due, now))
+    upcoming = next_due(row, max(due, now))
     if upcoming is None:
         return Skip(None, missed, due, notify)
     progress = replace(
@@ -158,14 +176,13 @@ def _skip(row: ReminderRow, schedule: Schedule, due: int, now: int, *, notify: b
 
 def overrun(row: ReminderRow, *, judged: Deliver, finished_at: int) -> Overrun | None:
     """What :func:`settle_delivered` passes over under SKIP and NOTIFY, or None: NOTIFY reports it."""
-    if row.action not in (MissedReminderAction.SKIP, MissedReminderAction.NOTIFY):
+    if row.action != SKIP and row.action != NOTIFY:
         return None
-    schedule = Schedule.of_row(row)
-    first = next_due(schedule, judged.folded_until)
+    first = next_due(row, judged.folded_until)
     if first is None or first > finished_at:
         return None
-    count = _capped(count_between(schedule, judged.folded_until, finished_at))
-    return Overrun(count, first, row.action == MissedReminderAction.NOTIFY)
+    count = _capped(count_between(row, judged.folded_until, finished_at))
+    return Overrun(count, first, row.action == NOTIFY)
 
 
 def settle_delivered(
@@ -176,23 +193,25 @@ def settle_delivered(
     ``row`` is the row that was judged; ``finished_at`` is when the turn's code ended.
     """
     times_left = None if row.times_left is None else row.times_left - 1
-    schedule = Schedule.of_row(row)
-    upcoming = next_due(schedule, judged.folded_until)
-    if schedule.is_one_shot or upcoming is None or times_left == 0:
+    upcoming = next_due(row, judged.folded_until)
+    if upcoming is None or times_left == 0 or _is_one_shot(row):
         return None  # a one-shot is finished even when an operator triggered it before its time
     passed, first_passed, left = 0, None, None
     if upcoming <= finished_at:
-        if row.action == MissedReminderAction.FIRE_ALL:
+        if row.action == FIRE_ALL:
             left = catch_up_max if judged.catch_up_left is None else judged.catch_up_left
-        if left == 0 or row.action in (MissedReminderAction.SKIP, MissedReminderAction.NOTIFY):
+        if left == 0 or row.action == SKIP or row.action == NOTIFY:
             first_passed = upcoming
-            passed = _capped(count_between(schedule, judged.folded_until, finished_at))
-            upcoming, left = next_due(schedule, finished_at), None
+            passed = _capped(count_between(row, judged.folded_until, finished_at))
+            upcoming, left = next_due(row, finished_at), None
             if upcoming is None:
                 return None
-    return replace(
-        _moved(row, upcoming),
+    occurrence = row.occurrence + 1
+    return Progress(
+        next_due_at=upcoming,
+        wake_at=wake_at(row, upcoming, occurrence),
         last_fire_at=judged.due_at,
+        occurrence=occurrence,
         times_left=times_left,
         missed_count=passed,
         first_missed_at=first_passed,
@@ -215,13 +234,13 @@ def settle_failed(row: ReminderRow, *, now: int, max_attempts: int, chance: Rand
         note = f"attempt {attempts} of {max_attempts} failed: {reason}"
         return replace(progress_of(row), wake_at=wake, attempts=attempts, note=note)
     note = f"gave up after {attempts} attempts: {reason}"
-    schedule = Schedule.of_row(row)
+    check_stored(row)
     due = now if row.next_due_at is None else row.next_due_at
-    upcoming = next_due(schedule, max(due, now))
-    if schedule.is_one_shot or upcoming is None:
+    upcoming = next_due(row, max(due, now))
+    if _is_one_shot(row) or upcoming is None:
         return replace(progress_of(row), wake_at=None, attempts=attempts, status=FAILED, note=note)
-    behind = count_between(schedule, due, now)
-    first = next_due(schedule, due) if behind else None
+    behind = count_between(row, due, now)
+    first = next_due(row, due) if behind else None
     return replace(
         _moved(row, upcoming),
         missed_count=_capped(row.missed_count + behind),
@@ -235,11 +254,11 @@ def recompute(row: ReminderRow, *, now: int) -> Progress | None:
 
     The next grid instant after ``now`` and after the last one delivered; a one-shot keeps its own instant.
     """
-    schedule = Schedule.of_row(row)
-    if schedule.is_one_shot:
-        upcoming = schedule.start_at if row.last_fire_at is None else None
+    check_stored(row)
+    if _is_one_shot(row):
+        upcoming = row.start_at if row.last_fire_at is None else None
     else:
-        upcoming = next_due(schedule, now if row.last_fire_at is None else max(now, row.last_fire_at))
+        upcoming = next_due(row, now if row.last_fire_at is None else max(now, row.last_fire_at))
     return None if upcoming is None else _moved(row, upcoming)
 
 

@@ -45,10 +45,7 @@ class Schedule:
     @classmethod
     def of_row(cls, row: ReminderRow) -> Schedule:
         """The schedule that a stored reminder keeps; :class:`InvalidSchedule` when nobody can read it."""
-        if row.period_us is not None and row.period_us <= 0:
-            raise InvalidSchedule(f"period: {row.period_us} µs is no stored interval; it must be positive")
-        if row.cron is not None:
-            cron_of(row.cron, row.timezone, row.day_match)
+        check_stored(row)
         return cls(
             row.start_at,
             row.period_us,
@@ -59,6 +56,18 @@ class Schedule:
             row.times_left,
             row.jitter_us,
         )
+
+
+# What has a grid: a row says the same of it as its schedule, and every tick asks several times.
+Grid = Schedule | ReminderRow
+
+
+def check_stored(row: ReminderRow) -> None:
+    """:class:`InvalidSchedule` when nobody can read the schedule that a row keeps."""
+    if row.period_us is not None and row.period_us <= 0:
+        raise InvalidSchedule(f"period: {row.period_us} µs is no stored interval; it must be positive")
+    if row.cron is not None:
+        cron_of(row.cron, row.timezone, row.day_match)
 
 
 def make_schedule(
@@ -133,37 +142,40 @@ def first_due(schedule: Schedule, now_us: int) -> int:
     return max(schedule.start_at, now_us)
 
 
-def next_due(schedule: Schedule, after_us: int) -> int | None:
-    """The first grid instant strictly after ``after_us``; None when the schedule has none left."""
-    if after_us < schedule.start_at:
-        due: int | None = schedule.start_at
-    elif schedule.cron is not None:
-        due = _cron_of(schedule).next_us(after_us)
-    elif schedule.period_us is not None:
-        passed = (after_us - schedule.start_at) // schedule.period_us
-        due = schedule.start_at + (passed + 1) * schedule.period_us
+def next_due(grid: Grid, after_us: int) -> int | None:
+    """The first grid instant strictly after ``after_us``; None when the grid has none left."""
+    start = grid.start_at
+    if after_us < start:
+        due: int | None = start
+    elif grid.cron is not None:
+        due = _cron_of(grid).next_us(after_us)
+    elif grid.period_us is not None:
+        due = start + ((after_us - start) // grid.period_us + 1) * grid.period_us
     else:
         return None
-    if due is None or due > LAST_US or (schedule.until_at is not None and due > schedule.until_at):
+    if due is None or due > LAST_US or (grid.until_at is not None and due > grid.until_at):
         return None
     return due
 
 
-def count_between(schedule: Schedule, after_us: int, until_us: int, cap: int = COUNT_MAX) -> int:
+def count_between(grid: Grid, after_us: int, until_us: int, cap: int = COUNT_MAX) -> int:
     """How many grid instants lie in (``after_us``, ``until_us``]; at most ``cap``.
 
     Arithmetic for an interval; for a cron text the cost grows with the days between, not with the instants.
     """
-    until = until_us if schedule.until_at is None else min(until_us, schedule.until_at)
-    after = max(after_us, schedule.start_at - 1)
+    start, until, after = grid.start_at, until_us, after_us
+    if grid.until_at is not None and until > grid.until_at:
+        until = grid.until_at
+    if after < start:
+        after = start - 1
     if until <= after:
         return 0
-    if schedule.cron is not None:
-        return _cron_of(schedule).count(after, until, cap)
-    if schedule.period_us is None:
-        return 1 if after < schedule.start_at <= until else 0
-    period, until = schedule.period_us, min(until, LAST_US)
-    return min((until - schedule.start_at) // period - (after - schedule.start_at) // period, cap)
+    if grid.cron is not None:
+        return _cron_of(grid).count(after, until, cap)
+    if grid.period_us is None:
+        return 1 if after < start <= until else 0
+    period, until = grid.period_us, min(until, LAST_US)
+    return min((until - start) // period - (after - start) // period, cap)
 
 
 def jitter_offset_us(grain_type: str, grain_key: str, name: str, occurrence: int, jitter_us: int) -> int:
@@ -176,11 +188,13 @@ def jitter_offset_us(grain_type: str, grain_key: str, name: str, occurrence: int
 
 def wake_at(row: ReminderRow, due_us: int, occurrence: int) -> int:
     """When an occurrence of a reminder is to be polled: its due instant and its share of the jitter."""
+    if row.jitter_us <= 0:
+        return due_us
     return due_us + jitter_offset_us(row.grain_type, row.grain_key, row.name, occurrence, row.jitter_us)
 
 
-def _cron_of(schedule: Schedule) -> Cron:
-    return cron_of(schedule.cron or "", schedule.timezone, schedule.day_match)
+def _cron_of(grid: Grid) -> Cron:
+    return cron_of(grid.cron or "", grid.timezone, grid.day_match)
 
 
 def _cron_schedule(now_us: int, cron: str | Cron, timezone: str | None, day_match: str | None) -> Schedule:
