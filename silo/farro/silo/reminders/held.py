@@ -9,7 +9,6 @@ is held.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from farro.client.reminders import ReminderPriority
 from farro.providers.rows import (
@@ -71,9 +70,11 @@ class HeldReminders:
                 if number % ROWS_IN_A_ROW == 0:
                     yield
                 key = (row.grain_type, row.grain_key, row.name)
+                if self._changes != began and self._outdated(key, began):
+                    continue
                 entry = self.queue.get(key)
                 # A stale entry waits for a read of its own: a straggling commit may land behind this page.
-                if not self._outdated(key, began) and (entry is None or not entry.stale):
+                if entry is None or not entry.stale:
                     self._offer(row, aged=aged)
 
     def hold_again(self, key: Key, row: ReminderRow | None, began: int) -> None:
@@ -167,7 +168,7 @@ class HeldReminders:
         if commit.grain is not None and commit.grain.destroy:
             self._forget_all(commit)
         if commit.settle is not None and verdict.settled:
-            self._settled(commit, commit.settle)
+            self._settled((commit.grain_type, commit.grain_key, commit.settle.name), commit.settle)
         for change in commit.reminders:
             match change:
                 case PutReminder(row, mode):
@@ -200,16 +201,18 @@ class HeldReminders:
             self._changes += 1
             self._changed[key] = self._changes
 
-    def _settled(self, commit: Commit, settle: Settle) -> None:
-        key = (commit.grain_type, commit.grain_key, settle.name)
+    def _settled(self, key: Key, settle: Settle) -> None:
         self._note(key)
         entry = self.queue.get(key)
-        if entry is None or not _same(entry, settle):
+        if entry is None:
             return
-        if settle.progress is None:
-            self.queue.remove(key)
+        row, progress = entry.row, settle.progress
+        if row.registration != settle.registration or row.occurrence != settle.occurrence:
+            return
+        if progress is None or progress.wake_at is None or progress.wake_at > self.until:
+            self.queue.kill(entry)
         else:
-            self._replace(key, moved(entry.row, settle.progress))
+            self._no_room(self.queue.replace(moved(row, progress), progress.wake_at))
 
     def _put(self, row: ReminderRow, mode: PutMode, verdict: Verdict) -> list[Key]:
         key = (row.grain_type, row.grain_key, row.name)
@@ -243,23 +246,35 @@ class HeldReminders:
             self.page_outdated = True
 
 
-def _same(entry: Entry, settle: Settle) -> bool:
-    return (entry.row.registration, entry.row.occurrence) == (settle.registration, settle.occurrence)
-
-
 def moved(row: ReminderRow, progress: Progress) -> ReminderRow:
-    """The row after its progress was committed."""
-    return replace(
-        row,
-        next_due_at=progress.next_due_at,
-        wake_at=progress.wake_at,
-        last_fire_at=progress.last_fire_at,
-        occurrence=progress.occurrence,
-        times_left=progress.times_left,
-        attempts=progress.attempts,
-        missed_count=progress.missed_count,
-        first_missed_at=progress.first_missed_at,
-        catch_up_left=progress.catch_up_left,
-        status=progress.status,
-        note=progress.note,
+    """The row after its progress was committed.  By hand: ``replace`` takes three times as long."""
+    return ReminderRow(
+        row.grain_type,
+        row.grain_key,
+        row.partition,
+        row.name,
+        row.operation,
+        row.key,
+        row.args,
+        row.start_at,
+        row.period_us,
+        row.cron,
+        row.timezone,
+        row.day_match,
+        row.until_at,
+        progress.times_left,
+        row.jitter_us,
+        progress.next_due_at,
+        progress.wake_at,
+        progress.last_fire_at,
+        row.priority,
+        row.action,
+        row.registration,
+        progress.occurrence,
+        progress.attempts,
+        progress.missed_count,
+        progress.first_missed_at,
+        progress.catch_up_left,
+        progress.status,
+        progress.note,
     )

@@ -31,7 +31,7 @@ class Permits(Generic[T]):
 
     def take(self, tick: T, now: float) -> bool:
         """Take a permit; False when none is free."""
-        if not self.free:
+        if len(self._held) >= self.total:
             return False
         self._held[tick] = now
         return True

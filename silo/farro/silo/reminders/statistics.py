@@ -30,7 +30,8 @@ class Lateness:
         self.bins[bisect_left(LATENESS_BOUNDS_S, lateness_s)] += 1
         self.count += 1
         self.sum_s += lateness_s
-        self.max_s = max(self.max_s, lateness_s)
+        if lateness_s > self.max_s:
+            self.max_s = lateness_s
 
     def figures(self) -> LatenessFigures:
         mean = self.sum_s / self.count if self.count else 0.0
@@ -81,15 +82,18 @@ class ReminderStatistics:
     poll_seconds: float = 0.0
     poll_failures: int = 0
     held_peak: int = 0
-    lateness: dict[ReminderPriority, Lateness] = field(
-        default_factory=lambda: {priority: Lateness() for priority in ReminderPriority}
+    lateness: dict[int, Lateness] = field(  # by priority
+        default_factory=lambda: {int(priority): Lateness() for priority in ReminderPriority}
     )
-    _history: deque[TickRecord] = field(default_factory=lambda: deque(maxlen=HISTORY_MAX))
+    # the fields of TickRecords: tuples of plain values cost next to nothing until somebody asks
+    _history: deque[tuple[str, str, str, int, int, int, int, str, str]] = field(
+        default_factory=lambda: deque(maxlen=HISTORY_MAX)
+    )
 
     def tick(self, row: ReminderRow, fired_at: int, outcome: str, detail: str = "") -> None:
         due_at = row.next_due_at if row.next_due_at is not None else fired_at
         self._history.append(
-            TickRecord(
+            (
                 row.grain_type,
                 row.grain_key,
                 row.name,
@@ -107,9 +111,10 @@ class ReminderStatistics:
         self.delivered += 1
         if lateness_us > grace_us:
             self.late += 1
-        if row.priority in self.lateness:
-            self.lateness[ReminderPriority(row.priority)].add(max(0, lateness_us) / 1e6)
+        lateness = self.lateness.get(row.priority)
+        if lateness is not None:
+            lateness.add(max(0, lateness_us) / 1e6)
 
     def history(self) -> Iterator[TickRecord]:
         """The last ticks of this silo, newest first."""
-        return reversed(self._history)
+        return (TickRecord(*fields) for fields in reversed(self._history))

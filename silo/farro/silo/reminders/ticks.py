@@ -15,20 +15,36 @@ from farro.client.streams import pack_event
 from farro.providers.rows import EventRow, ReminderRow, Settle
 from farro.silo.activations.invocation import Admission, Consumption, Invocation
 from farro.silo.grains.grain_class import RECEIVE_REMINDER
+from farro.silo.ownership import Owned
 from farro.silo.reminders.due_queue import Entry
 from farro.silo.schedules.missed import Deliver, overrun, settle_delivered
 
 if TYPE_CHECKING:
-    from farro.silo.reminders.service import ReminderService
+    from farro.silo.reminders.firing import Firing
 
 
 class TickInFlight:
     """The :class:`~farro.silo.activations.invocation.Delivery` of one entry."""
 
-    __slots__ = ("_service", "began_at", "call", "chosen", "entry", "judged", "overrun", "row")
+    __slots__ = (
+        "_firing",
+        "_gap",
+        "_judged_at",
+        "_owned",
+        "began_at",
+        "call",
+        "chosen",
+        "entry",
+        "judged",
+        "overrun",
+        "row",
+    )
 
-    def __init__(self, service: ReminderService, entry: Entry, judged: Deliver) -> None:
-        self._service = service
+    def __init__(self, firing: Firing, entry: Entry, judged: Deliver, judged_at: int, owned: Owned) -> None:
+        self._firing = firing
+        self._judged_at = judged_at
+        self._owned = owned
+        self._gap = firing.judging.gap
         self.entry = entry
         self.row = entry.row
         self.judged = judged
@@ -40,47 +56,57 @@ class TickInFlight:
     def admit(self) -> Admission:
         if self.entry.dead:
             return Admission.DROP
-        return self._service.permit(self)
+        return self._firing.permit(self)
+
+    def go_on(self) -> None:
+        self._firing.go_on(self)
 
     def begin(self, spec: MethodSpec) -> tuple[Tick, Sequence[Any], dict[str, Any]]:
-        self.row = self.entry.row  # an operator may have edited it while it waited
-        self.judged = self._service.judge_again(self)
-        self.began_at = self._service.now()
-        tick = Tick(
-            id=tick_id(self.row),
-            name=self.row.name,
-            due_at=from_us(self.judged.due_at),
-            fired_at=from_us(self.began_at),
-            occurrence=self.row.occurrence,
-            attempt=self.row.attempts + 1,
-            missed_count=self.judged.missed_count,
-            first_missed_at=_instant(self.judged.first_missed_at),
+        firing = self._firing
+        row = self.entry.row  # an operator may have edited it while it waited
+        self.began_at = now = firing.now()
+        self.judged = judged = firing.judging.judge_again(
+            row,
+            self.judged,
+            judged_at=self._judged_at,
+            judged_row=self.row,
+            owned_then=self._owned,
+            gap_then=self._gap,
+            now=now,
         )
-        if self.row.operation == RECEIVE_REMINDER:
-            return tick, (self.row.name, tick_status(self.row, self.judged.due_at)), {}
-        wire_args, wire_kwargs = self._service.codec.unpack_wire(self.row.args)
+        self.row = row
+        tick = Tick(
+            tick_id(row),
+            row.name,
+            from_us(judged.due_at),
+            from_us(now),
+            row.occurrence,
+            row.attempts + 1,
+            judged.missed_count,
+            _instant(judged.first_missed_at),
+        )
+        if row.operation == RECEIVE_REMINDER:
+            return tick, (row.name, tick_status(row, judged.due_at)), {}
+        wire_args, wire_kwargs = firing.codec.unpack_wire(row.args)
         args, kwargs = spec.decode_call(wire_args, wire_kwargs)
         return tick, args, kwargs
 
     def code_ended(self) -> None:
-        self._service.code_ended(self)
+        self._firing.code_ended(self)
 
     def consume(self) -> Consumption:
-        finished_at = self._service.now()
+        row, judged, firing = self.row, self.judged, self._firing
+        finished_at = firing.now()
         progress = settle_delivered(
-            self.row,
-            judged=self.judged,
-            finished_at=finished_at,
-            catch_up_max=self._service.options.catch_up_max,
+            row, judged=judged, finished_at=finished_at, catch_up_max=firing.options.catch_up_max
         )
         told: tuple[EventRow, ...] = ()
-        passed = overrun(self.row, judged=self.judged, finished_at=finished_at)
+        passed = overrun(row, judged=judged, finished_at=finished_at)
         if passed is not None:
             self.overrun = passed.count
             if passed.notify:
-                told = (self._service.missed_event(self.row, passed.first_at, passed.count),)
-        settle = Settle(self.row.name, self.row.registration, self.row.occurrence, progress)
-        return Consumption(settle, told)
+                told = (firing.missed_event(row, passed.first_at, passed.count),)
+        return Consumption(Settle(row.name, row.registration, row.occurrence, progress), told)
 
 
 def missed_event(

@@ -61,7 +61,9 @@ async def test_critical_reminders_of_the_table_keep_their_time_under_a_backgroun
         await asyncio.sleep(120)
         late = lateness(world, "c")
         assert len(late) >= 45
-        assert max(late) < 1.0
+        # behind the one that runs and, once in eight starts, one that has waited for a minute: half a second each
+        assert max(late) <= 1.0
+        assert sum(each > 0.5 for each in late) <= len(late) / 8
         assert len(lateness(world, "b")) > 150, "what is left of the time goes to Background"
 
 
@@ -182,7 +184,7 @@ async def test_a_large_bucket_that_falls_due_at_once_leaves_the_loop_to_others(
     async with world.up() as silo:
         service = silo.rooms.reminders
         assert service is not None
-        deliver = service._deliver
+        deliver = service.firing.deliver
 
         def next_round() -> None:
             nonlocal in_this_round
@@ -196,7 +198,7 @@ async def test_a_large_bucket_that_falls_due_at_once_leaves_the_loop_to_others(
             most = max(most, in_this_round)
             deliver(entry)
 
-        monkeypatch.setattr(service, "_deliver", counting)
+        monkeypatch.setattr(service.firing, "deliver", counting)
         await world.write(*(bell_row(f"k{number}", due_at) for number in range(10_000)))
         await asyncio.sleep(100)
     assert len(world.rungs) == 10_000

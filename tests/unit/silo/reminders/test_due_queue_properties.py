@@ -24,9 +24,9 @@ STEPS = st.one_of(
     st.tuples(st.just("offer"), KEYS, INSTANTS, st.integers(0, 2), st.booleans()),
     st.tuples(st.just("offer again"), KEYS),
     st.tuples(st.just("advance"), st.integers(0, 60)),
-    st.tuples(st.just("take")),
+    st.tuples(st.just("take"), st.booleans()),
     st.tuples(st.just("park"), KEYS),
-    st.tuples(st.just("take parked")),
+    st.tuples(st.just("passes"), KEYS),
     st.tuples(st.just("put back"), KEYS, st.integers(0, 60)),
     st.tuples(st.just("remove"), KEYS),
     st.tuples(st.just("resize"), st.integers(1, 8)),
@@ -66,6 +66,7 @@ class Model:
         self.held: dict[Key, Held] = {}
         self.entries: dict[Key, Entry] = {}  # those that are out, as the queue handed them over
         self.registration = 0
+        self.taken = 0
         self.starts = 0
         self.capacity_max = capacity
 
@@ -111,9 +112,8 @@ class Model:
             if each.stage is Stage.WAITING and each.wake_at <= self.now:
                 each.stage = Stage.READY
 
-    def _first(self, stage: Stage, of: list[Held] | None = None) -> Held | None:
-        found = [each for each in self.held.values() if each.stage is stage] if of is None else of
-        return min(found, key=lambda each: each.rank(self.by_priority), default=None)
+    def lane(self, held: Held) -> int:
+        return held.rank(self.by_priority)[0]
 
     def _goes_out(self, expected: Held | None, entry: Entry | None) -> None:
         if expected is None:
@@ -124,8 +124,30 @@ class Model:
         expected.stage = Stage.OUT
         self.entries[entry.key] = entry
 
-    def take(self) -> None:
-        self._goes_out(self._first(Stage.READY), self.queue.take())
+    def take(self, may_start: bool) -> None:
+        """By rank, but one in eight is the oldest of a lower lane that has waited beyond the bound."""
+        parked = [each for each in self.held.values() if each.stage is Stage.PARKED]
+        lanes = set(map(self.lane, parked))
+        ready = [each for each in self.held.values() if each.stage is Stage.READY]
+        ready = [each for each in ready if self.lane(each) not in lanes]
+        candidates = [*ready, *parked] if may_start else ready
+        expected = min(candidates, key=lambda each: each.rank(self.by_priority), default=None)
+        entry = self.queue.take(may_start)
+        if expected is not None:
+            was_parked = expected.stage is Stage.PARKED
+            self.starts += was_parked
+            self.taken += not was_parked
+            late = self.late(candidates, self.lane(expected))
+            if late and (self.starts if was_parked else self.taken) % AGED_ONE_IN == 0:
+                assert entry is not None
+                # two lanes may hold entries of one instant: either is the oldest
+                assert entry.due_at == min(each.row.next_due_at or 0 for each in late)
+                expected = self.held[entry.key]
+        self._goes_out(expected, entry)
+
+    def late(self, candidates: list[Held], best_lane: int) -> list[Held]:
+        lower = [each for each in candidates if self.lane(each) > best_lane]
+        return [each for each in lower if (each.row.next_due_at or 0) < self.now - WAIT_MAX]
 
     def park(self, number: int) -> None:
         entry = self.entries.pop(self.key(number), None)
@@ -133,23 +155,18 @@ class Model:
             self.queue.park(entry, lambda: None)
             self.held[entry.key].stage = Stage.PARKED
 
-    def take_parked(self) -> None:
-        expected = self._first(Stage.PARKED)
-        if expected is not None:
-            self.starts += 1
-            if self.starts % AGED_ONE_IN == 0:
-                lane = expected.rank(self.by_priority)[0]
-                parked = [each for each in self.held.values() if each.stage is Stage.PARKED]
-                lower = [each for each in parked if each.rank(self.by_priority)[0] > lane]
-                late = [each for each in lower if (each.row.next_due_at or 0) < self.now - WAIT_MAX]
-                expected = min(late, key=lambda each: each.rank(False), default=expected)
-                entry = self.queue.take_parked(self.now)
-                assert entry is not None
-                # two lanes may hold entries of one instant: either is the oldest
-                assert entry.due_at == expected.row.next_due_at
-                self._goes_out(self.held[entry.key], entry)
-                return
-        self._goes_out(expected, self.queue.take_parked(self.now))
+    def passes(self, number: int) -> None:
+        """May a tick that is out begin past those that are parked?"""
+        entry = self.entries.get(self.key(number))
+        if entry is None:
+            return
+        own = self.held[entry.key].rank(self.by_priority)
+        parked = [each for each in self.held.values() if each.stage is Stage.PARKED]
+        expected = all(own <= each.rank(self.by_priority) for each in parked)
+        if expected and parked and (self.starts + 1) % AGED_ONE_IN == 0:
+            expected = not self.late(parked, min(map(self.lane, parked)))
+        self.starts += expected and bool(parked)
+        assert self.queue.passes(entry) == expected
 
     def put_back(self, number: int, later: int) -> None:
         entry = self.entries.pop(self.key(number), None)
@@ -200,7 +217,7 @@ def test_an_entry_that_is_out_is_never_evicted() -> None:
     model = Model(2, by_priority=True)
     for number in range(2):
         model.offer(number, -10, 2, False)
-        model.take()
+        model.take(may_start=False)
     row = bell_row("k9", from_us(START - 50), priority=0, registration=99)
     assert model.queue.offer(row, START - 50) is row
     assert {entry.stage for entry in model.queue} == {Stage.OUT}
@@ -209,7 +226,7 @@ def test_an_entry_that_is_out_is_never_evicted() -> None:
 def test_a_dead_entry_does_not_come_back() -> None:
     model = Model(4, by_priority=True)
     model.offer(1, -10, 1, False)
-    entry = model.queue.take()
+    entry = model.queue.take(may_start=False)
     assert entry is not None
     model.queue.remove(entry.key)
     model.queue.put_back(entry, START + 5)
