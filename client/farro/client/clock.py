@@ -74,7 +74,7 @@ def to_us(at: datetime) -> int:
 
 def from_us(us: int) -> datetime:
     """The aware UTC datetime of microseconds since the epoch."""
-    return EPOCH + timedelta(microseconds=us)
+    return EPOCH + us * MICROSECOND  # half the cost of timedelta(microseconds=us)
 
 
 def duration_us(duration: timedelta) -> int:
