@@ -1,8 +1,9 @@
 """P4: durable ticks from a backlog of overdue reminders, against the raw group commit of the same rows.
 
 Every reminder belongs to a grain of its own, asleep when the silo starts; its tick wakes the grain and
-changes its state.  The counts in the file are compared with the ticks that ran.  APScheduler 3 is measured
-beside it where it is installed: its jobs are durable, and tied to no state.
+changes its state.  The counts in the file are compared with the ticks that ran.  APScheduler 3 and 4 are
+measured beside it where they are named (``benchmarks.peer_apscheduler``): their jobs are durable, and tied to
+no state.
 
     python -m benchmarks.ticks [--seconds 1] [--rounds 5] [--smoke]
 """
@@ -10,7 +11,7 @@ beside it where it is installed: its jobs are durable, and tied to no state.
 from __future__ import annotations
 
 import asyncio
-import importlib.util
+import os
 import tempfile
 from contextlib import suppress
 from pathlib import Path
@@ -20,9 +21,11 @@ from time import perf_counter
 from benchmarks import measuring
 from benchmarks.grains import GRAINS, Ticking
 from benchmarks.measuring import Goal, Measure, Plan, Result, in_turns
+from benchmarks.peer_apscheduler import PYTHONS, apscheduler_rate
 from benchmarks.stores import backlog, copy_of, counted, raw_ticks, settled_count, store_with
 from farro.silo import Silo
 
+PEERS = {3: (3_000, Goal(2)), 4: (200, Goal(50))}  # jobs of a backlog, and what to reach
 SLICE_PARTS = 4  # a slice is that many times plan.seconds: the first of them only warms up
 SMOKE_SECONDS_MAX = 30.0  # a smoke run works its small backlog off, however slow the machine is
 
@@ -52,11 +55,14 @@ async def run(plan: Plan) -> Result:
             path = copy_of(full, "raw.db")
             return await asyncio.to_thread(raw_ticks, path, seconds, size, state)
 
-        peer = importlib.util.find_spec("apscheduler") is not None
-        rounds = await in_turns(plan, ticks, raw, part=(0, 0.8 if peer else 1))
+        peers = [release for release, variable in PYTHONS.items() if os.environ.get(variable)]
+        rounds = await in_turns(plan, ticks, raw, part=(0, 0.8 if peers else 1))
         measures = [rounds.measure("backlog", "ticks/s", "raw group commit", Goal(0.5))]
-        if peer:
-            measures.append(await _beside_apscheduler(folder, plan, median(rounds.things)))
+        for release in peers:
+            measure = await _beside_apscheduler(release, folder, plan, median(rounds.things))
+            if measure is not None:
+                measures.append(measure)
+        plan.report(1)
     return Result(
         "ticks",
         f"durable ticks from {size:,} overdue reminders, SQLite FULL",
@@ -77,20 +83,19 @@ async def drained(path: Path, size: int, seconds: float) -> tuple[float, int]:
     return rate, len(ran)
 
 
-async def _beside_apscheduler(folder: Path, plan: Plan, ours: float) -> Measure:
-    from benchmarks.peer_apscheduler import apscheduler_rate
-
-    jobs = plan.size(3_000, 50)
-    theirs = await apscheduler_rate(folder / "apscheduler.db", jobs)
-    plan.report(1)
+async def _beside_apscheduler(release: int, folder: Path, plan: Plan, ours: float) -> Measure | None:
+    jobs, goal = PEERS[release]
+    theirs = await apscheduler_rate(release, folder / f"apscheduler{release}.db", plan.size(jobs, 50))
+    if theirs is None:
+        return None
     return Measure(
         name="backlog",
         value=ours,
         unit="ticks/s",
         probe=theirs,
-        probe_name="APScheduler 3",
+        probe_name=f"APScheduler {release}",
         ratio=ours / theirs,
-        goal=Goal(2),
+        goal=goal,
     )
 
 

@@ -61,7 +61,7 @@ async def test_critical_reminders_of_the_table_keep_their_time_under_a_backgroun
         await asyncio.sleep(120)
         late = lateness(world, "c")
         assert len(late) >= 45
-        # behind the one that runs and, once in eight starts, one that has waited for a minute: half a second each
+        # behind the one that runs and, once in eight, one that has waited for a minute: half a second each
         assert max(late) <= 1.0
         assert sum(each > 0.5 for each in late) <= len(late) / 8
         assert len(lateness(world, "b")) > 150, "what is left of the time goes to Background"
