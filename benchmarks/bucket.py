@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -26,8 +25,6 @@ from benchmarks.grains import Echo, Ticking
 from benchmarks.measuring import Measure, Plan, Result, percentile
 from benchmarks.priority import BACKGROUND, CALLERS, CRITICAL, CRITICALS, criticals
 from benchmarks.stores import backlog, store_with
-from farro.client.clock import SystemClock
-from farro.providers.rows import ReminderRow
 from farro.silo import ReminderOptions, Silo, SiloOptions
 
 SIZES = (256, 1_024, 4_096, 16_384)
@@ -103,7 +100,7 @@ def measures_of(setting: Setting, figures: list[Figures]) -> list[Measure]:
 async def one_slice(folder: Path, size: int, setting: Setting, seconds: float) -> Figures:
     filled = without(folder / "filled.db")
     overdue = backlog(size, BACKGROUND, first=CRITICALS)
-    await store_with(filled, chain(overdue, soon()))
+    await store_with(filled, chain(overdue, criticals()))
     Ticking.begin()
     Waiting.handler_s = setting.handler_s
     options = SiloOptions(
@@ -122,11 +119,6 @@ async def one_slice(folder: Path, size: int, setting: Setting, seconds: float) -
     if not late or not served:
         raise AssertionError(f"{setting}: {len(late)} Critical and {served} Background ticks")
     return Figures(served / seconds, percentile(late, 0.99) / 1e3, percentile(took, 0.99), grown / MEGABYTE)
-
-
-def soon() -> Iterator[ReminderRow]:
-    """Critical reminders of half a second after they are written, which comes last."""
-    yield from criticals(SystemClock().now())
 
 
 def without(path: Path) -> Path:

@@ -63,12 +63,12 @@ async def run(plan: Plan) -> Result:
     )
 
 
-def criticals(now: int) -> Iterator[ReminderRow]:
+def criticals() -> Iterator[ReminderRow]:
+    """The first of them falls due a second after they are asked for: once the silo is up, not before."""
+    begun = SystemClock().now() + SECOND_US
     step = SECOND_US // CRITICALS
-    return (
-        ticking_row(number, now + SECOND_US // 2 + number * step, SECOND_US, CRITICAL)
-        for number in range(CRITICALS)
-    )
+    for number in range(CRITICALS):
+        yield ticking_row(number, begun + number * step, SECOND_US, CRITICAL)
 
 
 async def _until_critical() -> None:
@@ -84,7 +84,7 @@ async def one_slice(path: Path, size: int, seconds: float) -> Slice:
     filled = path.with_suffix(".filled")
     filled.unlink(missing_ok=True)
     overdue = backlog(size, BACKGROUND, first=CRITICALS)
-    await store_with(filled, chain(overdue, criticals(SystemClock().now())))
+    await store_with(filled, chain(overdue, criticals()))
     Ticking.begin()
     async with Silo(grains=GRAINS, store=f"sqlite:///{copy_of(filled, path.name)}", listen=None) as silo:
         grains = [silo.grain(Echo, f"e-{number}") for number in range(CALLERS)]
