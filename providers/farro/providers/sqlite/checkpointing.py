@@ -2,9 +2,11 @@
 
 Copying the log into the database inside a commit costs that commit tens of milliseconds.  So a thread of its
 own copies from a second connection while commits go on (PASSIVE); when it is done, the writer, between two
-commits, copies the little that came meanwhile and empties the log (TRUNCATE).  Only a writer that outruns the
-copying waits for it.  A long reader of another program keeps the log from being emptied; it is tried again as
-the log grows and with each renewal, so that the log shrinks soon after that reader ends.
+commits, copies the little that came meanwhile, and the next commit starts the log over (RESTART).  The file
+keeps its length: to write within it costs a third less than to append.  It grows again when the log has
+come to its end again, and that is when the next copying starts.  Only a writer that outruns the copying waits
+for it.  A long reader of another program keeps the log from being started over; it is tried again as the log
+grows and with each renewal, so that the log shrinks soon after that reader ends.
 """
 
 from __future__ import annotations
@@ -17,7 +19,8 @@ from pathlib import Path
 
 LOG_BYTES_START = 4 << 20  # SQLite's own default of 1,000 pages: copying starts
 LOG_BYTES_WAIT = 32 << 20  # half of what the log may reach: commits wait for the copying
-LOG_BYTES_KEPT = 1 << 20  # what a log that SQLite starts over by itself keeps of its file
+LOG_BYTES_KEPT = 8 << 20  # what a log that is started over keeps of its file
+LOG_BYTES_RETRY = 1 << 20  # how much a log that a reader holds grows until it is tried again
 
 _log = logging.getLogger("farro.providers.sqlite")
 
@@ -38,6 +41,7 @@ class Checkpointer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="farro-sqlite-checkpoint")
         self._copying: Future[None] | None = None
         self._start_at = LOG_BYTES_START
+        self._held_up = False  # by a reader, the last time
 
     def prepare(self, writer: sqlite3.Connection) -> None:
         writer.execute("PRAGMA wal_autocheckpoint = 0")
@@ -53,7 +57,7 @@ class Checkpointer:
             if self._copying.done() or size >= LOG_BYTES_WAIT:
                 self._finish(writer, self._copying)
                 self._copying = None
-        elif size >= (LOG_BYTES_START if again else self._start_at):
+        elif size >= self._start_at or (again and self._held_up):
             self._copying = self._thread.submit(passive, self._uri)
 
     def stop(self) -> None:
@@ -69,15 +73,20 @@ class Checkpointer:
     def _finish(self, writer: sqlite3.Connection, copying: Future[None]) -> None:
         try:
             copying.result()
-            if self._size() >= LOG_BYTES_START:
-                self._empty(writer)
+            self._held_up = not self._start_over(writer)
         except sqlite3.Error as error:
             _log.warning("%s could not be copied into its database, trying again: %s", self._log_file, error)
-        self._start_at = self._size() + LOG_BYTES_START
+            self._held_up = True
+        if self._held_up:
+            self._start_at = self._size() + LOG_BYTES_RETRY
+        else:
+            self._start_at = max(LOG_BYTES_START, min(self._size(), LOG_BYTES_KEPT)) + 1
 
-    def _empty(self, writer: sqlite3.Connection) -> None:
+    def _start_over(self, writer: sqlite3.Connection) -> bool:
+        """Have the next commit write at the beginning of the log; False when a reader still needs its end."""
         writer.execute("PRAGMA busy_timeout = 0")  # a reader in the way is waited for by growing, not here
         try:
-            writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            (busy, _, _) = writer.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+            return not busy
         finally:
             writer.execute(f"PRAGMA busy_timeout = {self._busy_timeout_ms}")
