@@ -243,7 +243,7 @@ async def test_TRA_009_late_answers_are_dropped(world: World, work: Work) -> Non
         await asyncio.sleep(1)
     assert {type(result) for result in results} == {CallTimeout}
     await asyncio.sleep(60)
-    assert world.silo.rooms.caller._deadlines._heap == []
+    assert world.silo.rooms.caller._deadlines._pending == {}
 
 
 async def test_TRA_010_calls_whose_deadline_has_passed_in_the_queue_never_run(work: Work) -> None:

@@ -161,7 +161,7 @@ class Silo:
         async def look() -> None:
             self._garbage.collect(loop.time(), quiet=rooms.quiet, put_off_s=put_off_s)
 
-        rooms.tasks.repeat(look, put_off_s / 100, "collect garbage")
+        rooms.tasks.repeat(look, put_off_s / 10, "collect garbage")
 
     # ---- use
 

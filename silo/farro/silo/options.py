@@ -138,8 +138,8 @@ class SiloOptions:
     # interpreter's 5 ms a busy loop starves them.  Lowers the process's switch interval; None leaves it.
     switch_interval: timedelta | None = timedelta(microseconds=50)
     # Python's full garbage collections pause everything, the longer the more grains are awake.  The silo
-    # makes them at quiet moments instead, a tenth of this apart, and puts them off no longer than this; None
-    # leaves the process's collector alone.
+    # makes them at quiet moments instead, looking ten times in this period, and puts them off no longer than
+    # this; None leaves the process's collector alone.
     garbage_put_off: timedelta | None = timedelta(minutes=10)
     stop_timeout: timedelta = timedelta(seconds=10)  # in-flight turns may finish within it
     allow_insecure_bind: bool = False

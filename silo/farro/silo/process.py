@@ -53,9 +53,10 @@ class GarbageCollection:
             gc.set_threshold(*self._set)
 
     def collect(self, now: float, *, quiet: bool, put_off_s: float) -> None:
-        """Collect everything if the moment is quiet, or none was for ``put_off_s`` seconds."""
-        waited_s = now - self._collected_at
-        if self._set is not None and (waited_s >= put_off_s or (quiet and waited_s >= put_off_s / 10)):
+        """Collect everything if Python would, and the moment is quiet or this was put off long enough."""
+        if self._found is None or self._set is None or gc.get_count()[2] < self._found[2]:
+            return
+        if quiet or now - self._collected_at >= put_off_s:
             gc.collect()
             self._collected_at = now
 

@@ -12,6 +12,7 @@ grows and with each renewal, so that the log shrinks soon after that reader ends
 from __future__ import annotations
 
 import logging
+import os
 import sqlite3
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
@@ -36,6 +37,7 @@ class Checkpointer:
 
     def __init__(self, database: Path, busy_timeout_s: float) -> None:
         self._log_file = database.with_name(database.name + "-wal")
+        self._log_file_name = str(self._log_file)
         self._uri = f"{database.as_uri()}?mode=rw"
         self._busy_timeout_ms = round(busy_timeout_s * 1000)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="farro-sqlite-checkpoint")
@@ -66,7 +68,7 @@ class Checkpointer:
 
     def _size(self) -> int:
         try:
-            return self._log_file.stat().st_size
+            return os.stat(self._log_file_name).st_size  # noqa: PTH116 - with every batch
         except FileNotFoundError:
             return 0
 

@@ -47,6 +47,7 @@ class StoreLock:
     def __init__(self, database: Path) -> None:
         self._database = database
         self.path = database.with_name(database.name + ".lock")
+        self._name = str(self.path)
         self._descriptor: int | None = None
 
     def acquire(self) -> None:
@@ -76,7 +77,7 @@ class StoreLock:
         if self._descriptor is None:
             return False
         try:
-            return os.path.samestat(self.path.stat(), os.fstat(self._descriptor))
+            return os.path.samestat(os.stat(self._name), os.fstat(self._descriptor))  # noqa: PTH116 - with every batch
         except (FileNotFoundError, NotADirectoryError):
             return False
 

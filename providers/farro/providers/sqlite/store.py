@@ -70,6 +70,7 @@ class SqliteProvider:
             raise ValueError(f"synchronous must be one of {', '.join(SYNCHRONOUS)}, not {synchronous!r}")
         # the file itself: a link to it would lead to another lock and another log
         self._path = Path(os.path.realpath(path))
+        self._name = str(self._path)  # a path object takes its time, and this is looked at with every batch
         self._url = f"sqlite:///{self._path}"
         self._service_id = service_id
         self._synchronous = synchronous.upper()
@@ -153,7 +154,7 @@ class SqliteProvider:
 
     def _file_is_ours(self) -> bool:
         try:
-            return self._opened is not None and os.path.samestat(self._path.stat(), self._opened)
+            return self._opened is not None and os.path.samestat(os.stat(self._name), self._opened)  # noqa: PTH116
         except (FileNotFoundError, NotADirectoryError):
             return False
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
-from itertools import count
+import math
 from typing import Any
 
 from farro.client.errors import CallCycle, CallTimeout, FarroError, SiloUnavailable
@@ -13,6 +12,8 @@ from farro.silo.activations.activation import Activation
 from farro.silo.activations.catalog import Catalog
 from farro.silo.activations.invocation import Invocation
 from farro.silo.grains.context import CURRENT, Link, Turn
+
+REST_S_PER_CALL = 5e-6  # between two looks at the deadlines; a look takes a twentieth of that per call
 
 
 class LocalCaller:
@@ -75,14 +76,14 @@ class LocalCaller:
             target = self._catalog.awake(grain_type, grain_key)
             if target is not None:
                 _wait_edge(waiter, target, future)
-        ticket = self._deadlines.add(deadline, call, future)
+        self._deadlines.add(call, future)
         try:
             return await future
         except asyncio.CancelledError:
             call.cancel()
             raise
         finally:
-            self._deadlines.discard(ticket)
+            self._deadlines.discard(call)
 
     def _inherited(self, turn: Turn | None, timeout: float | None) -> tuple[float, tuple[Link, ...]]:
         deadline = self._loop.time() + (self._timeout_s if timeout is None else timeout)
@@ -178,59 +179,51 @@ def _waits_for(start: Activation, goal: Activation) -> bool:
 class Deadlines:
     """One timer for all local calls: fails those whose deadline has passed.
 
-    The heap keeps only when and which, so that an answered call is not held until its deadline.
+    It is set for the first deadline, and looks through the calls that are out when it rings; most have been
+    answered by then.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._heap: list[tuple[float, int]] = []
-        self._pending: dict[int, tuple[Invocation, asyncio.Future[Any]]] = {}
-        self._tickets = count()
+        self._pending: dict[Invocation, asyncio.Future[Any]] = {}
+        self._due_at = math.inf
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, deadline: float, call: Invocation, future: asyncio.Future[Any]) -> int:
-        """The ticket to :meth:`discard` once the call is over."""
-        ticket = next(self._tickets)
-        self._pending[ticket] = (call, future)
-        heapq.heappush(self._heap, (deadline, ticket))
-        if self._timer is None or self._timer.when() > deadline:
-            self._arm()
-        if len(self._heap) > 1024 and len(self._heap) > 2 * len(self._pending):
-            self._sweep()
-        return ticket
+    def add(self, call: Invocation, future: asyncio.Future[Any]) -> None:
+        """To be followed by :meth:`discard` once the call is over."""
+        self._pending[call] = future
+        if call.deadline < self._due_at:
+            self._arm(call.deadline)
 
-    def discard(self, ticket: int) -> None:
-        self._pending.pop(ticket, None)
+    def discard(self, call: Invocation) -> None:
+        self._pending.pop(call, None)
 
-    def _sweep(self) -> None:
-        """Drop answered calls so that the heap stays within twice the calls that are out."""
-        self._heap = [each for each in self._heap if each[1] in self._pending]
-        heapq.heapify(self._heap)
-
-    def _arm(self) -> None:
+    def _arm(self, at: float) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_at(self._heap[0][0], self._due) if self._heap else None
+        self._due_at = at
+        self._timer = self._loop.call_at(at, self._due)
 
     def _due(self) -> None:
         self._timer = None
+        self._due_at = math.inf
         now = self._loop.time()
-        while self._heap and (self._heap[0][1] not in self._pending or self._heap[0][0] <= now):
-            _, ticket = heapq.heappop(self._heap)
-            found = self._pending.pop(ticket, None)
-            if found is not None and not found[1].done():
-                call, future = found
+        pending = self._pending
+        for call in [each for each in pending if each.deadline <= now]:
+            future = pending.pop(call)
+            if not future.done():
                 call.cancelled = True  # a queued call never starts
                 future.set_exception(CallTimeout(f"{call.target} did not answer before its deadline"))
-        self._arm()
+        if pending:
+            first = min([call.deadline for call in pending])
+            self._arm(max(first, now + REST_S_PER_CALL * len(pending)))
 
     def close(self) -> None:
         """No timer is left, and nobody waits for an answer that will not come."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for call, future in self._pending.values():
+        for call, future in self._pending.items():
             if not future.done():
                 future.set_exception(SiloUnavailable(f"the silo stopped before it answered {call.target}"))
         self._pending.clear()
-        self._heap.clear()

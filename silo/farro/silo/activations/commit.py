@@ -28,7 +28,7 @@ P = ParamSpec("P")
 
 COMMITTED = Outcome.COMMITTED  # a name of an Enum costs two calls to look up
 
-Listener = Callable[[Commit, Verdict], None]
+Listener = Callable[[list[tuple[Commit, Verdict]]], None]
 Done = Callable[[Verdict | None, FarroError | None], None]  # one of the two is None
 Member = tuple[Commit, Done]
 
@@ -66,8 +66,9 @@ class Committer:
         self.failures_in_a_row = 0  # batches the store did not take since it last took one
 
     def listen(self, listener: Listener, *, lost: Callable[[Commit], None] | None = None) -> None:
-        """Be told of every committed member, in commit order, before anybody waiting for it goes on.
+        """Be told of every batch that the store has answered, before anybody waiting for it goes on.
 
+        Told are, in commit order, the committed members that did more than write a grain's state; often none.
         ``lost`` is told of every member that may or may not have been applied.
         """
         self._listeners.append(listener)
@@ -151,15 +152,23 @@ class Committer:
         self.batches += 1
         self.commits += len(batch)
         self.failures_in_a_row = 0
+        told: list[tuple[Commit, Verdict]] = []
         for (commit, _), verdict in answers:
             if verdict.outcome is COMMITTED:
-                for listener in self._listeners:
-                    _tell(listener, commit, verdict)
+                if (
+                    commit.settle is not None
+                    or commit.reminders
+                    or commit.events
+                    or (commit.grain is not None and commit.grain.destroy)
+                ):
+                    told.append((commit, verdict))
             elif verdict.outcome is Outcome.FENCED and commit.epoch:
                 _tell(
                     self.on_dispossessed,
                     "another silo has taken over this store; in this version one silo serves a store",
                 )
+        for listener in self._listeners:
+            _tell(listener, told)
         for (_, done), verdict in answers:
             try:
                 done(verdict, None)

@@ -27,7 +27,7 @@ from farro.silo.activations.failures import printable
 from farro.silo.metrics import BucketFigures, PermitFigures, ReminderFigures
 from farro.silo.options import ReminderOptions
 from farro.silo.ownership import Ownership
-from farro.silo.reminders.due_queue import DueQueue
+from farro.silo.reminders.due_queue import DueQueue, Key
 from farro.silo.reminders.firing import Firing
 from farro.silo.reminders.held import HeldReminders
 from farro.silo.reminders.judging import UNKNOWN_TYPE_WAIT, Judging
@@ -266,10 +266,12 @@ class ReminderService:
         if look_up and self._running:
             self.refill.read_again(look_up)
 
-    def _committed(self, commit: Commit, verdict: Verdict) -> None:
-        """Every commit of this silo, in order, before its caller goes on."""
-        look_up = self.held.committed(commit, verdict)
+    def _committed(self, members: list[tuple[Commit, Verdict]]) -> None:
+        """Every batch of this silo's commits, before their callers go on."""
+        look_up: list[Key] = []
+        for commit, verdict in members:
+            look_up += self.held.committed(commit, verdict)
         if look_up and self._running:
             self.refill.read_again(look_up)
-        if commit.settle is not None or commit.reminders or self.held.queue.parked:
+        if members or self.held.queue.parked:
             self._kick()

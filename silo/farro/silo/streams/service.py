@@ -140,9 +140,10 @@ class StreamService:
 
     # ---- what commits tell
 
-    def _committed(self, commit: Commit, verdict: Verdict) -> None:
-        if commit.events:
-            self._published(commit)
+    def _committed(self, members: list[tuple[Commit, Verdict]]) -> None:
+        for commit, _ in members:
+            if commit.events:
+                self._published(commit)
         if self._core.committer.failures != self._failures_seen and self._core.running:
             self._failures_seen = self._core.committer.failures
             if not self._looking:
