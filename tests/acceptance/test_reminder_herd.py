@@ -1,14 +1,12 @@
 """Reminders that all fall due in the same second, on one silo and an SQLite file.
 
 A loop's longest round is measured in CPU time of its thread: a neighbour on the same machine does not count.
-Nor does a full garbage collection, which walks every awake grain whatever the reminder line does.
+Garbage collections do.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
-import os
 import sqlite3
 from collections.abc import Sequence
 from contextlib import closing
@@ -31,7 +29,7 @@ from tests.support.reminder_files import write_reminders
 
 BLOCKED_MAX_S = 0.2
 PROBE_S = 0.002
-FULL_S = 240.0
+FULL_S = 600.0
 DAY_US = 86_400_000_000
 
 
@@ -112,26 +110,14 @@ class LongestRound:
 
     def __init__(self) -> None:
         self.seconds = 0.0
-        self._collecting = 0.0
-        self._collection_began = 0.0
 
     async def watch(self) -> None:
-        gc.callbacks.append(self._collection)
-        try:
-            before, collecting = thread_time(), self._collecting
-            while True:
-                await asyncio.sleep(PROBE_S)
-                now = thread_time()
-                self.seconds = max(self.seconds, now - before - (self._collecting - collecting))
-                before, collecting = now, self._collecting
-        finally:
-            gc.callbacks.remove(self._collection)
-
-    def _collection(self, phase: str, facts: dict[str, int]) -> None:
-        if phase == "start":
-            self._collection_began = thread_time()
-        elif facts["generation"] == 2:
-            self._collecting += thread_time() - self._collection_began
+        before = thread_time()
+        while True:
+            await asyncio.sleep(PROBE_S)
+            now = thread_time()
+            self.seconds = max(self.seconds, now - before)
+            before = now
 
 
 async def ask(silo: Silo, answered: list[int]) -> None:
@@ -190,6 +176,5 @@ async def test_five_thousand_in_the_same_second(tmp_path: Path) -> None:
 @pytest.mark.serial
 @pytest.mark.timeout(60 + FULL_S)
 async def test_a_great_herd_in_the_same_second(tmp_path: Path) -> None:
-    """Twenty thousand; a hundred thousand with FARRO_FULL_SIZE=1, which takes minutes on a busy machine."""
-    size = 100_000 if os.environ.get("FARRO_FULL_SIZE") else 20_000
-    await stampede(tmp_path / "herd.db", size, 1_024, limit_s=FULL_S)
+    """A hundred thousand: three quarters of a minute on two quiet cores, minutes on busy ones."""
+    await stampede(tmp_path / "herd.db", 100_000, 1_024, limit_s=FULL_S)
