@@ -28,7 +28,7 @@ from farro.client.errors import (
     InvalidPayload,
     SiloStopping,
 )
-from farro.providers.rows import Commit, GrainRow, GrainWrite, Outcome, Verdict
+from farro.providers.rows import Commit, GrainRow, GrainWrite, OutboxRow, Outcome, ReminderChange, Verdict
 from farro.silo.activations.failures import describe, failed, printable
 from farro.silo.activations.invocation import Consumption, Invocation
 from farro.silo.grains.context import CURRENT, Link, Turn
@@ -363,32 +363,25 @@ class Turns:
             1 if state is None else state.layout,
             destroy,
         )
-        partition = activation.partition
-        epoch = core.ownership.epoch(partition)
-        if not turn.has_effects:
-            return Commit(
-                partition,
-                epoch,
-                where.type,
-                where.key,
-                grain,
-                consumed.settle,
-                events=consumed.events,
-                watermarks=consumed.watermarks,
-            )
-        effects = turn.effects
+        reminders: tuple[ReminderChange, ...] = ()
+        outbox: tuple[OutboxRow, ...] = ()
+        events = consumed.events
+        if turn.has_effects:
+            effects = turn.effects
+            reminders, outbox = tuple(effects.reminders), tuple(effects.outbox)
+            events = (*effects.events, *events)
         return Commit(
-            partition,
-            epoch,
+            activation.partition,
+            core.ownership.epoch(activation.partition),
             where.type,
             where.key,
             grain,
             consumed.settle,
-            tuple(effects.reminders),
-            (*effects.events, *consumed.events),
-            tuple(effects.outbox),
+            reminders,
+            events,
+            outbox,
             consumed.watermarks,
-            core.reminders_max if effects.reminders else 0,
+            core.reminders_max if reminders else 0,
         )
 
     async def _version_read(self, activation: Activation) -> FarroError | None:
