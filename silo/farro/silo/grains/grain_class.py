@@ -77,7 +77,7 @@ class GrainClass:
 
     def former_names(self, name: str) -> list[str]:
         """The names that ``@operation`` says a method had before."""
-        return [old for old, new in self._former.items() if new == name]
+        return [old for old, new in self._former.items() if new == name] if self._former else []
 
     def _state_spec(self, layout: int) -> StateSpec | None:
         annotation = _state_annotation(self.cls)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from farro.client.codec import Codec
 from farro.client.errors import InvalidPayload, UnknownOperation
 from farro.client.identity import Key, canonical_key
+from farro.client.interface import MethodSpec
 from farro.client.reference import close_names
 from farro.client.reminders import (
     MissedReminderAction,
@@ -51,6 +52,7 @@ class ReminderBook:
         self._rows = rows
         self._codec = codec
         self._reader = reader
+        self._no_args = codec.pack_wire([[], None])
 
     # ---- set
 
@@ -74,13 +76,7 @@ class ReminderBook:
         key_text = None if key is None else canonical_key(key, "reminder key")
         name = compose_name(operation_name, key_text)
         schedule = self._rows.schedule(timezone=timezone, **when)
-        wire_args, wire_kwargs = known.operations[operation_name].spec.encode_call(args, kwargs)
-        packed = self._codec.pack_wire([wire_args, wire_kwargs])
-        if len(packed) > ARGS_BYTES_MAX:
-            raise InvalidPayload(
-                f"the arguments of reminder {name!r} take {len(packed)} bytes; at most {ARGS_BYTES_MAX} are "
-                "allowed: keep large data in the grain's state"
-            )
+        packed = self._packed(name, known.operations[operation_name].spec, args, kwargs)
         row = self._rows.row(
             grain.id, name, operation_name, key_text, packed, schedule, priority=priority, action=missed
         )
@@ -88,6 +84,18 @@ class ReminderBook:
             turn.effects.stage("schedule()", DeleteReminder(compose_name(old, key_text)))
         turn.effects.stage("schedule()", PutReminder(row, put_mode(schedule, if_missing=if_missing)))
         return {"reminder_name": name}
+
+    def _packed(self, name: str, spec: MethodSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bytes:
+        wire_args, wire_kwargs = spec.encode_call(args, kwargs)
+        if not wire_args and not wire_kwargs:
+            return self._no_args
+        packed = self._codec.pack_wire([wire_args, wire_kwargs])
+        if len(packed) > ARGS_BYTES_MAX:
+            raise InvalidPayload(
+                f"the arguments of reminder {name!r} take {len(packed)} bytes; at most {ARGS_BYTES_MAX} are "
+                "allowed: keep large data in the grain's state"
+            )
+        return packed
 
     def register(
         self,
@@ -206,13 +214,16 @@ def _operation_name(known: GrainClass, operation: Any) -> str:
 
 def _names(known: GrainClass, target: Any, key: Key | None) -> list[str]:
     """The stored names that a cancel or read means: the current one first, then those under former names."""
-    if isinstance(target, ReminderStatus):
-        target = target.handle
-    if not isinstance(target, str) and (isinstance(target, Mapping) or not callable(target)):
-        name = handle_name(target)
-        if key is not None:
-            raise TypeError("a handle already names its key; give either a handle or an operation with key=")
-        return [name]
+    if not isinstance(target, str):
+        if isinstance(target, ReminderStatus):
+            target = target.handle
+        if isinstance(target, Mapping) or not callable(target):
+            name = handle_name(target)
+            if key is not None:
+                raise TypeError(
+                    "a handle already names its key; give either a handle or an operation with key="
+                )
+            return [name]
     operation = _operation_name(known, target)
     key_text = None if key is None else canonical_key(key, "reminder key")
     return [compose_name(each, key_text) for each in (operation, *known.former_names(operation))]
