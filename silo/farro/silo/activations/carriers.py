@@ -55,6 +55,12 @@ class _Carrier:
         if not self.given.done():
             self.given.set_result(None)
 
+    def known_to(self) -> tuple[int, int]:
+        """How many hold the task, strongly and weakly.  Only compared with itself: how an interpreter counts
+        its own hold is its own affair."""
+        task = self.task
+        return sys.getrefcount(task), getweakrefcount(task)
+
     def untouched(self) -> bool:
         """Does nobody wait for its end, and has nobody cancelled it?"""
         task: Any = self.task
@@ -87,7 +93,7 @@ class Carriers:
         self._left -= 1
         carrier = self._shelf.pop()
         task, loop = carrier.task, self._loop
-        known = sys.getrefcount(task), getweakrefcount(task)
+        known_to = carrier.known_to()
         outer = asyncio.current_task(loop)
         if outer is not None:
             _leave(loop, outer)
@@ -104,7 +110,7 @@ class Carriers:
         if not ended:
             self._tasks.adopt(task)
             carrier.hand_over(coro, context, waits_for)
-        elif carrier.untouched() and (sys.getrefcount(task), getweakrefcount(task)) == known:
+        elif carrier.untouched() and carrier.known_to() == known_to:
             self._shelf.append(carrier)
         else:
             carrier.let_go()
