@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -213,7 +214,8 @@ class SqliteLikeMemory(RuleBasedStateMachine):
         self.folder.cleanup()
 
 
-TestSqliteLikeMemory = SqliteLikeMemory.TestCase
+# (hypothesis traces what it runs, and Python 3.13 pays more for that)
+TestSqliteLikeMemory = pytest.mark.timeout(240)(SqliteLikeMemory.TestCase)
 TestSqliteLikeMemory.settings = settings(
     max_examples=25,
     stateful_step_count=12,
