@@ -321,3 +321,12 @@ class ReminderKit(StoreKit):
         new = PutReminder(a_reminder(name="next"))
         await owner.committed(settle=Settle("chase", 1, 1, None), reminders=(new,), reminders_max=1)
         assert await owner.store.reminders_of("shipments", "k") == [new.row]
+
+    @pytest.mark.parametrize("bound", [1, 2])
+    async def test_a_tick_that_was_ended_before_makes_no_room(self, owner: Owner, bound: int) -> None:
+        await owner.put(a_reminder())
+        gone, new = Settle("gone", 1, 1, None), PutReminder(a_reminder(name="next"))
+        (verdict,) = await owner.commit(owner.member(settle=gone, reminders=(new,), reminders_max=bound))
+        assert verdict.outcome is (Outcome.COMMITTED if bound == 2 else Outcome.REJECTED)
+        assert not verdict.settled
+        assert len(await owner.store.reminders_of("shipments", "k")) == bound
