@@ -21,6 +21,7 @@ from pathlib import Path
 LOG_BYTES_START = 4 << 20  # SQLite's own default of 1,000 pages: copying starts
 LOG_BYTES_WAIT = 32 << 20  # half of what the log may reach: commits wait for the copying
 LOG_BYTES_KEPT = 8 << 20  # what a log that is started over keeps of its file
+START_OVER_WAIT_MS = 100  # for readers in the way of a log that has become long; a short one grows instead
 LOG_BYTES_RETRY = 1 << 20  # how much a log that a reader holds grows until it is tried again
 
 _log = logging.getLogger("farro.providers.sqlite")
@@ -75,7 +76,9 @@ class Checkpointer:
     def _finish(self, writer: sqlite3.Connection, copying: Future[None]) -> None:
         try:
             copying.result()
-            self._held_up = not self._start_over(writer)
+            # readers that come now read the database itself: only those that are there are waited for
+            patience_ms = START_OVER_WAIT_MS if self._size() >= LOG_BYTES_WAIT else 0
+            self._held_up = not self._start_over(writer, patience_ms)
         except sqlite3.Error as error:
             _log.warning("%s could not be copied into its database, trying again: %s", self._log_file, error)
             self._held_up = True
@@ -84,9 +87,9 @@ class Checkpointer:
         else:
             self._start_at = max(LOG_BYTES_START, min(self._size(), LOG_BYTES_KEPT)) + 1
 
-    def _start_over(self, writer: sqlite3.Connection) -> bool:
+    def _start_over(self, writer: sqlite3.Connection, patience_ms: int) -> bool:
         """Have the next commit write at the beginning of the log; False when a reader still needs its end."""
-        writer.execute("PRAGMA busy_timeout = 0")  # a reader in the way is waited for by growing, not here
+        writer.execute(f"PRAGMA busy_timeout = {patience_ms}")
         try:
             (busy, _, _) = writer.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
             return not busy

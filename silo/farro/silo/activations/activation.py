@@ -77,7 +77,7 @@ class Activation:
         self.baseline: bytes | None = None  # the encoding of the state as the store has it
         self.layout_stale = False  # the stored state has an older layout; the next commit writes it anew
         self.last_active = core.loop.time()
-        self.waits_for: dict[Activation, int] | None = None  # whom the running turn has called, and awaits
+        self.waits_for: dict[tuple[str, str], int] | None = None  # type and key of whom its turn awaits
         self._mailbox: deque[Invocation] | None = None
         self._writing = False
         self._readers = 0

@@ -13,6 +13,8 @@ from farro.silo.activations.catalog import Catalog
 from farro.silo.activations.invocation import Invocation
 from farro.silo.grains.context import CURRENT, Link, Turn
 
+Address = tuple[str, str]  # grain type and key
+
 REST_S_PER_CALL = 5e-6  # between two looks at the deadlines; a look takes a twentieth of that per call
 
 
@@ -67,15 +69,13 @@ class LocalCaller:
         waiter = _activation_of(turn)
         target = None if waiter is None else self._catalog.awake(grain_type, grain_key)
         if waiter is not None and target is not None and target.waits_for:
-            _refuse_crossing(call, waiter, target)
+            self._refuse_crossing(call, waiter, target)
         self._catalog.submit(call)
         if answer.given:
             return answer.result()
         future = answer.future = self._loop.create_future()
         if waiter is not None:
-            target = self._catalog.awake(grain_type, grain_key)
-            if target is not None:
-                _wait_edge(waiter, target, future)
+            _wait_edge(waiter, (grain_type, grain_key), future)
         self._deadlines.add(call, future)
         try:
             return await future
@@ -90,6 +90,32 @@ class LocalCaller:
         if turn is None or not turn.open:
             return deadline, ()
         return min(deadline, turn.deadline), turn.chain
+
+    def _refuse_crossing(self, call: Invocation, waiter: Activation, target: Activation) -> None:
+        """Two chains that cross would wait for each other for ever.  A chain that comes back to itself is the
+        catalog's to judge: it knows readers."""
+        comes_back = any(link[0] == call.grain_type and link[1] == call.grain_key for link in call.chain)
+        if not comes_back and target.busy and self._waits_for(target, waiter):
+            raise CallCycle(
+                f"{call.target} would wait for a grain that waits, through another call, for "
+                f"{waiter.id}; one of two crossing calls must give way",
+                chain=[f"{link[0]}/{link[1]}.{link[2]}" for link in call.chain] + [call.target],
+            )
+
+    def _waits_for(self, start: Activation, goal: Activation) -> bool:
+        """Does the running turn of ``start`` wait, through however many calls, for ``goal``?"""
+        assert self._catalog is not None
+        seen = {start}
+        stack = [start]
+        while stack:
+            for address in stack.pop().waits_for or ():
+                each = self._catalog.awake(*address)
+                if each is goal:
+                    return True
+                if each is not None and each not in seen:
+                    seen.add(each)
+                    stack.append(each)
+        return False
 
     def close(self) -> None:
         self._deadlines.close()
@@ -134,19 +160,8 @@ def _activation_of(turn: Turn | None) -> Activation | None:
     return runtime if isinstance(runtime, Activation) else None
 
 
-def _refuse_crossing(call: Invocation, waiter: Activation, target: Activation) -> None:
-    """Two chains that cross would wait for each other for ever.  A chain that comes back to itself is the
-    catalog's to judge: it knows readers."""
-    comes_back = any(link[0] == call.grain_type and link[1] == call.grain_key for link in call.chain)
-    if not comes_back and target.busy and _waits_for(target, waiter):
-        raise CallCycle(
-            f"{call.target} would wait for a grain that waits, through another call, for "
-            f"{waiter.id}; one of two crossing calls must give way",
-            chain=[f"{link[0]}/{link[1]}.{link[2]}" for link in call.chain] + [call.target],
-        )
-
-
-def _wait_edge(waiter: Activation, target: Activation, future: asyncio.Future[Any]) -> None:
+def _wait_edge(waiter: Activation, target: Address, future: asyncio.Future[Any]) -> None:
+    # by address: the activation that is asked may be discarded, and the call go on to the next one
     if waiter.waits_for is None:
         waiter.waits_for = {}
     waits = waiter.waits_for
@@ -160,20 +175,6 @@ def _wait_edge(waiter: Activation, target: Activation, future: asyncio.Future[An
             del waits[target]
 
     future.add_done_callback(over)
-
-
-def _waits_for(start: Activation, goal: Activation) -> bool:
-    """Does the running turn of ``start`` wait, through however many calls, for ``goal``?"""
-    seen = {start}
-    stack = [start]
-    while stack:
-        for each in stack.pop().waits_for or ():
-            if each is goal:
-                return True
-            if each not in seen:
-                seen.add(each)
-                stack.append(each)
-    return False
 
 
 class Deadlines:

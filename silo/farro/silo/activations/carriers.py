@@ -6,9 +6,10 @@ the current task and in a context of its own.  If that step is the last one, the
 shelf; otherwise it drives the coroutine on, as any task would, and ends with it.
 
 What makes this safe: a carrier serves another coroutine only if nothing of the one before can reach it.
-Nobody holds it or a weak reference to it, nobody waits for its end, it was not cancelled.  A carrier that
-somebody may still reach is let go.  What is begun deep in a stack is refused, so that it has a stack of its
-own, and so is what comes after many in one tick of the event loop, so that the loop has its turn.
+Nobody holds it or a weak reference to it, nobody waits for its end, it was not cancelled or renamed.  A
+carrier that somebody may still reach is let go.  What is begun deep in a stack or while an exception is being
+handled is refused, so that it has a stack of its own, and so is what comes after many in one tick of the
+event loop, so that the loop has its turn.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from weakref import getweakrefcount
 
 from farro.silo.tasks import TaskOwner
 
+TASK_NAME = "turn"
 SHELF = 16  # carriers kept ready
 STEPS_PER_TICK = 64
 FRAMES_MAX = 120  # of the stack that a step may begin on; a thousand is where Python ends it
@@ -62,9 +64,9 @@ class _Carrier:
         return sys.getrefcount(task), getweakrefcount(task)
 
     def untouched(self) -> bool:
-        """Does nobody wait for its end, and has nobody cancelled it?"""
+        """Does nobody wait for its end, and has nobody cancelled or renamed it?"""
         task: Any = self.task
-        return not (task._callbacks or task.cancelling() or self.given.done())
+        return not (task._callbacks or task.cancelling() or self.given.done() or task.get_name() != TASK_NAME)
 
 
 class Carriers:
@@ -76,17 +78,20 @@ class Carriers:
         self._shelf: list[_Carrier] = []
         self._left = STEPS_PER_TICK
         self._closed = not _supported()
-        self._making = 0
+        self._making: set[_Carrier] = set()  # their tasks have not begun yet
 
     def run(self, coro: Coro, context: Context) -> bool:
         """Run the first step of ``coro``, which raises nothing, in ``context``; then it goes on by itself.
 
         False: not here and not now; nothing has happened.
         """
+        while self._shelf and not self._shelf[-1].untouched():
+            self._shelf.pop()  # cancelled where it was parked, as by who cancels all tasks
         if not self._shelf:
             self._fill()
             return False
-        if not self._left or _is_deep():
+        # (who runs inside an except block would see another grain's exception as the one being handled)
+        if not self._left or sys.exception() is not None or _is_deep():
             return False
         if self._left == STEPS_PER_TICK:
             self._loop.call_soon(self._tick)
@@ -127,13 +132,14 @@ class Carriers:
         self._left = STEPS_PER_TICK
 
     def _fill(self) -> None:
-        while not self._closed and self._making < SHELF:
-            self._making += 1
+        self._making = {each for each in self._making if not each.task.done()}
+        for _ in range(0 if self._closed else SHELF - len(self._making)):
             carrier = _Carrier(self._loop.create_future())
-            carrier.task = self._tasks.park(self._carry(carrier), "turn", Context())
+            self._making.add(carrier)
+            carrier.task = self._tasks.park(self._carry(carrier), TASK_NAME, Context())
 
     async def _carry(self, carrier: _Carrier) -> None:
-        self._making -= 1
+        self._making.discard(carrier)
         if self._closed:
             return
         self._shelf.append(carrier)

@@ -155,7 +155,8 @@ class Turns:
         if _cut_off(raised):
             if call.cancelled and call.cancel_running is not None:
                 return CallCancelled(f"{call.target} was cancelled by its caller")
-            return SiloStopping(f"the silo stopped while {call.target} ran; nothing was committed")
+            if self._core.tasks.stopping:  # else the author's code has cancelled its own task
+                return SiloStopping(f"the silo stopped while {call.target} ran; nothing was committed")
         return failed(call.target, raised, self._core.random)
 
     # ---- hooks
@@ -192,7 +193,7 @@ class Turns:
         except KeyboardInterrupt:
             raise
         except BaseException as raised:
-            if _cut_off(raised):
+            if _cut_off(raised) and core.tasks.stopping:
                 activation.failed(SiloStopping(f"the silo stopped while {activation.id} woke"))
             else:
                 activation.failed(failed(f"{activation.id}.on_activate", raised, core.random))

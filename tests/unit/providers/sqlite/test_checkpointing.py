@@ -1,6 +1,7 @@
 """The write-ahead log stays short: under a steady writer, and after a long reader has gone."""
 
 import sqlite3
+import threading
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
@@ -62,6 +63,29 @@ async def test_sto_004_the_log_shrinks_after_a_long_reader_has_ended(owner: Owne
         if log_bytes(tmp_path) <= LOG_BYTES_KEPT:
             break
     assert log_bytes(tmp_path) < LOG_BYTES_MAX
+
+
+async def test_short_readers_that_overlap_do_not_keep_the_log_growing(owner: Owner, tmp_path: Path) -> None:
+    path, over = tmp_path / "farro.db", threading.Event()
+
+    def read() -> None:
+        with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+            while not over.is_set():
+                reader.execute("BEGIN")
+                reader.execute("SELECT version FROM grains").fetchall()
+                over.wait(0.02)
+                reader.execute("ROLLBACK")
+
+    readers = [threading.Thread(target=read) for _ in range(4)]
+    for each in readers:
+        each.start()
+    try:
+        sizes = await write(owner, range(120), tmp_path)
+    finally:
+        over.set()
+        for each in readers:
+            each.join()
+    assert max(sizes) < LOG_BYTES_MAX
 
 
 async def test_trouble_with_the_log_is_logged_and_commits_go_on(

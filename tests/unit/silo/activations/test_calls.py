@@ -277,6 +277,39 @@ async def test_three_chains_that_cross_in_a_ring_do_not_hang(silo: Silo) -> None
     assert now() < 3
 
 
+@dataclass
+class Crossed:
+    asked: int = 0
+
+
+class Crosser(Grain[Crossed], name="crosser"):
+    async def answer(self) -> str:
+        return "ok"
+
+    async def ask(self, key: str) -> str:
+        self.state.asked += 1
+        return await self.grain(Crosser, key).answer()
+
+    async def fail(self) -> None:
+        """Has its activation discarded."""
+        self.state.asked += 1
+        await asyncio.sleep(1)
+        raise ValueError("boom")
+
+
+@pytest.mark.virtual
+async def test_chains_that_cross_are_seen_though_an_activation_was_replaced_meanwhile() -> None:
+    async with Silo([Crosser]) as silo:
+        one, other = silo.grain(Crosser, "one"), silo.grain(Crosser, "other")
+        failing = asyncio.ensure_future(other.fail())
+        await asyncio.sleep(0.5)
+        began = now()
+        calls = [asyncio.ensure_future(one.ask("other")), asyncio.ensure_future(other.ask("one"))]
+        results = await asyncio.gather(*calls, failing, return_exceptions=True)
+        assert now() - began < 2
+        assert sorted(type(each).__name__ for each in results) == ["CallCycle", "GrainCallFailed", "str"]
+
+
 async def test_a_diamond_is_no_cycle(silo: Silo) -> None:
     first = asyncio.ensure_future(silo.grain(Desk, "a").call_on(["c", "d"], 1.0))
     second = asyncio.ensure_future(silo.grain(Desk, "b").call_on(["c", "d"], 1.0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import weakref
 from asyncio import tasks as asyncio_tasks
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -367,3 +368,65 @@ async def test_asyncio_still_has_what_carriers_rely_on() -> None:
 
 async def _wait_for(gate: asyncio.Future[None]) -> None:
     await gate
+
+
+async def test_a_carrier_that_was_cancelled_where_it_is_parked_is_not_used(runner: Runner) -> None:
+    mine = asyncio.current_task()
+    for task in asyncio.all_tasks():
+        if task is not mine:
+            task.cancel()
+    assert runner.refuses(runner.note("lost"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    runner.run(runner.note("found"))
+    assert runner.log == ["found"]
+
+
+async def test_carriers_cancelled_before_they_began_are_made_anew(runner: Runner) -> None:
+    carriers = Carriers(runner.tasks)
+    before = asyncio.all_tasks()
+    for _ in range(3):
+        work = runner.note("lost")
+        assert not carriers.run(work, runner.context.copy())
+        work.close()
+        for task in asyncio.all_tasks() - before:
+            task.cancel()
+        await asyncio.sleep(0)
+    work = runner.note("lost")
+    assert not carriers.run(work, runner.context.copy())
+    work.close()
+    await asyncio.sleep(0)
+    assert carriers.run(runner.note("found"), runner.context.copy())
+    carriers.close()
+
+
+async def test_nothing_runs_at_once_while_an_exception_is_handled(runner: Runner) -> None:
+    try:
+        raise KeyError("another grain's secret")
+    except KeyError:
+        assert runner.refuses(runner.note("seen"))
+    runner.run(runner.note("alone"))
+
+
+async def test_a_name_given_to_the_task_goes_with_it(runner: Runner) -> None:
+    async def renames() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        runner.log.append(task.get_name())
+        task.set_name("mine")
+
+    runner.run(renames())
+    runner.run(renames())
+    assert runner.log == ["turn", "turn"]
+
+
+if sys.version_info >= (3, 12):
+
+    async def test_carriers_begin_eagerly_where_all_tasks_do() -> None:
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+        runner = Runner()
+        await runner.ready()
+        runner.run(runner.note("done"))
+        assert runner.log == ["done"]
+        runner.carriers.close()
+        await asyncio.sleep(0)

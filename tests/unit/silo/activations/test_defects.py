@@ -45,6 +45,10 @@ class Trouble(Grain[Count], name="trouble"):
         task.cancel()
         return self.state.value
 
+    async def cancel_itself_and_wait(self) -> None:
+        await self.cancel_itself()
+        await asyncio.sleep(1)
+
     async def never(self) -> None:
         while not Trouble.released:
             try:
@@ -126,6 +130,13 @@ async def test_a_method_that_cancels_its_own_task_and_returns_has_committed(silo
     grain = silo.grain(Trouble, "a")
     assert await grain.cancel_itself() == 1
     assert await grain.add() == 2
+
+
+async def test_a_method_that_cancels_its_own_task_and_waits_has_failed(silo: Silo) -> None:
+    grain = silo.grain(Trouble, "a")
+    with pytest.raises(GrainCallFailed, match="CancelledError"):
+        await grain.cancel_itself_and_wait()
+    assert await grain.add() == 1
 
 
 async def test_on_deactivate_that_exits_lets_the_grain_go(silo: Silo) -> None:
