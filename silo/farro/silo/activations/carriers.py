@@ -104,6 +104,7 @@ class Carriers:
             _leave(loop, outer)
         _enter(loop, task)
         ended = False
+        waits_for: Any = None
         try:
             waits_for = context.run(coro.send, None)
         except StopIteration:
@@ -162,6 +163,7 @@ def _driven(carrier: _Carrier) -> Generator[Any, Any, None]:
         waits_for._asyncio_future_blocking = True
         if thrown is not None and waits_for.cancel():
             thrown = None  # as a task cancels what it waits for; the coroutine hears it from there
+    sent: Any = None
     while True:
         try:
             if thrown is None:
