@@ -200,7 +200,11 @@ class Turns:
         else:
             core.counters.activations_created += 1
             call = activation.activated()
-            if call is not None:
+            if call is None:
+                return
+            if activation.known.has_on_activate:  # what it has set in its context is not for the first call
+                core.begin(self.run(activation, call), inline=True)
+            else:
                 await self.run(activation, call)
 
     async def deactivate(self, activation: Activation, reason: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, ClassVar
@@ -16,6 +17,8 @@ from farro.silo.host import Silo
 from farro.silo.testing.faulty_provider import Fault
 from farro.silo.testing.virtual_time import VirtualClock
 from tests.unit.silo.kit import Bell, World, s
+
+TINT: ContextVar[str] = ContextVar("tint", default="none")
 
 
 @dataclass
@@ -353,3 +356,20 @@ async def test_the_silo_counts_what_is_awake(world: World) -> None:
     assert silo.active_grains == 0
     await silo.grain(Life, "l").count()
     assert silo.active_grains == 1
+
+
+class Tinted(Grain, name="tinted"):
+    async def on_activate(self) -> None:
+        TINT.set("from on_activate")
+
+    async def tint(self) -> str:
+        found = TINT.get()
+        TINT.set("from a call")
+        return found
+
+
+@pytest.mark.virtual
+async def test_each_turn_begins_in_a_context_of_its_own_the_first_as_well() -> None:
+    async with Silo([Tinted]) as silo:
+        grain = silo.grain(Tinted, "a")
+        assert [await grain.tint(), await grain.tint()] == ["none", "none"]
