@@ -21,6 +21,7 @@ import pytest
 from farro.client.clock import SystemClock
 from farro.client.codec import Codec
 from farro.client.identity import partition_of
+from farro.providers.conformance.made import a_reminder
 from farro.providers.opening import open_provider
 from farro.providers.rows import Commit, ReminderRow, Verdict
 from farro.silo import Grain, ReminderOptions, Silo, SiloOptions, TickStatus
@@ -79,29 +80,19 @@ class OrderedStore:
 
 def herd_row(number: int, due_at: int) -> ReminderRow:
     key = f"h{number}"
-    return ReminderRow(
+    return a_reminder(
+        key,
+        str(number % 3),
         grain_type="herd",
-        grain_key=key,
         partition=partition_of("herd", key, 64),
-        name=str(number % 3),
         operation="receive_reminder",
-        key=None,
         args=b"",
         start_at=due_at,
         period_us=DAY_US,
-        cron=None,
-        timezone="UTC",
-        day_match="and",
-        until_at=None,
-        times_left=None,
-        jitter_us=0,
         next_due_at=due_at,
         wake_at=due_at,
-        last_fire_at=None,
         priority=number % 3,
-        action=0,
         registration=number + 1,
-        occurrence=1,
     )
 
 

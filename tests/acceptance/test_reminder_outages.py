@@ -17,6 +17,7 @@ from farro.client.clock import SystemClock
 from farro.client.codec import Codec
 from farro.client.identity import partition_of
 from farro.client.reminders import MissedReminderAction
+from farro.providers.conformance.made import a_reminder
 from farro.providers.rows import ReminderRow
 from farro.providers.sqlite.store import SqliteProvider
 from farro.silo import Silo
@@ -32,29 +33,20 @@ SETTLED_MAX_S = 30.0
 
 def kept_row(number: int, due_at: int, action: int, period_us: int = HOUR_US) -> ReminderRow:
     key = f"{MissedReminderAction(action).name}-{number}"
-    return ReminderRow(
+    return a_reminder(
+        key,
+        "r",
         grain_type="kept",
-        grain_key=key,
         partition=partition_of("kept", key, 64),
-        name="r",
         operation="receive_reminder",
-        key=None,
         args=b"",
         start_at=due_at,
         period_us=period_us,
-        cron=None,
-        timezone="UTC",
-        day_match="and",
-        until_at=None,
-        times_left=None,
-        jitter_us=0,
         next_due_at=due_at,
         wake_at=due_at,
-        last_fire_at=None,
         priority=number % 3,
         action=action,
         registration=1 + 100 * action + number,
-        occurrence=1,
     )
 
 

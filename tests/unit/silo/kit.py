@@ -15,6 +15,7 @@ from farro.client.clock import duration_us, to_us
 from farro.client.codec import Codec
 from farro.client.identity import partition_of
 from farro.client.reminders import Tick, TickStatus
+from farro.providers.conformance.made import a_reminder
 from farro.providers.memory import MemoryProvider, MemoryStore
 from farro.providers.opening import open_provider
 from farro.providers.rows import Commit, Outcome, PutReminder, ReminderRow
@@ -189,29 +190,17 @@ def bell_row(grain_key: str, due_at: datetime, **fields: Any) -> ReminderRow:
     """A row of a bell that is owed at ``due_at``: a one-shot unless ``fields`` say otherwise."""
     due = to_us(due_at)
     period = fields.pop("period", None)
-    row = ReminderRow(
+    row = a_reminder(
+        grain_key,
+        "ring",
         grain_type="bell",
-        grain_key=grain_key,
         partition=partition_of("bell", grain_key, 64),
-        name="ring",
         operation="ring",
-        key=None,
         args=ARGS_NONE,
         start_at=due,
         period_us=None if period is None else duration_us(period),
-        cron=None,
-        timezone="UTC",
-        day_match="and",
-        until_at=None,
-        times_left=None,
-        jitter_us=0,
         next_due_at=due,
         wake_at=due,
-        last_fire_at=None,
-        priority=1,
-        action=0,
-        registration=1,
-        occurrence=1,
     )
     return replace(row, **fields)
 

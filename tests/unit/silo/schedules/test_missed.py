@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from farro.client.clock import to_us
 from farro.client.errors import InvalidSchedule
 from farro.client.reminders import MissedReminderAction
+from farro.providers.conformance.made import a_reminder
 from farro.providers.rows import FAILED, PAUSED, SCHEDULED, Progress, ReminderRow
 from farro.silo.schedules.missed import (
     Deliver,
@@ -46,29 +47,8 @@ def at(text: str) -> int:
 
 
 def reminder(due: int, action: MissedReminderAction = ONE, **changes: Any) -> ReminderRow:
-    row = ReminderRow(
-        grain_type="shipments",
-        grain_key="s-1",
-        partition=7,
-        name="chase",
-        operation="chase",
-        key=None,
-        args=b"",
-        start_at=due,
-        period_us=None,
-        cron=None,
-        timezone="UTC",
-        day_match="and",
-        until_at=None,
-        times_left=None,
-        jitter_us=0,
-        next_due_at=due,
-        wake_at=due,
-        last_fire_at=None,
-        priority=1,
-        action=action,
-        registration=1,
-        occurrence=0,
+    row = a_reminder(
+        "s-1", start_at=due, period_us=None, next_due_at=due, wake_at=due, action=action, occurrence=0
     )
     return replace(row, **changes)
 
