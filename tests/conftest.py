@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING
 import hypothesis
 import pytest
 
-from tests.support import servers
+# before any test borrows a row from the kit
+pytest.register_assert_rewrite("farro.providers.conformance")
+
+from tests.support import servers  # noqa: E402
 
 if TYPE_CHECKING:
     from farro.silo.testing.virtual_time import VirtualClock
