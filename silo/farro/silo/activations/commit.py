@@ -58,8 +58,6 @@ class Committer:
         self._listeners: list[Listener] = []
         self.on_dispossessed: Callable[[str], None] = _nobody_listens
         self._lost_listeners: list[Callable[[Commit], None]] = []
-        self.idle = asyncio.Event()
-        self.idle.set()
         self.batches = 0
         self.commits = 0
         self.failures = 0
@@ -97,7 +95,6 @@ class Committer:
         self._queue.append((commit, done))
         if not self._running:
             self._running = True
-            self.idle.clear()
             self._tasks.start(self._drain(), "commit")
 
     def commit(self, commit: Commit) -> asyncio.Future[Verdict]:
@@ -117,7 +114,6 @@ class Committer:
             raise
         finally:
             self._running = False
-            self.idle.set()
 
     def _next_batch(self) -> list[Member]:
         batch: list[Member] = []

@@ -19,18 +19,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from farro.client.errors import (
-    AlreadyConsumed,
     CallCancelled,
-    Conflict,
     FarroError,
-    Fenced,
     GrainCallFailed,
-    InvalidPayload,
     SiloStopping,
 )
-from farro.providers.rows import Commit, GrainRow, GrainWrite, OutboxRow, Outcome, ReminderChange, Verdict
+from farro.providers.rows import GrainRow, Verdict
 from farro.silo.activations.failures import describe, failed, printable
 from farro.silo.activations.invocation import Consumption, Invocation
+from farro.silo.activations.turn_commit import absorb, changes
 from farro.silo.grains.context import CURRENT, Link, Turn
 from farro.silo.grains.grain import Grain
 
@@ -42,7 +39,6 @@ log = logging.getLogger("farro.turns")
 defects = logging.getLogger("farro.defects")
 
 NOTHING = Consumption()
-COMMITTED = Outcome.COMMITTED  # a name of an Enum costs two calls to look up
 
 
 class Turns:
@@ -304,7 +300,7 @@ class Turns:
         """Have the turn's changes written; the answer ends the turn.  An error: they never will be."""
         try:
             consumed = NOTHING if call.delivery is None else call.delivery.consume()
-            commit = self._changes(activation, turn, encoded, consumed)
+            commit = changes(self._core, activation, turn, encoded, consumed)
         except FarroError as error:
             log.warning("commit failed grain=%s: %s", printable(call.target), printable(str(error)))
             return error
@@ -328,7 +324,7 @@ class Turns:
         """The store has answered the turn's commit, or will not."""
         try:
             if verdict is not None:
-                error = _absorb(activation, encoded, verdict)
+                error = absorb(activation, encoded, verdict)
             if error is not None:
                 log.warning("commit failed grain=%s: %s", printable(call.target), printable(str(error)))
             destroyed = error is None and turn.destroys
@@ -348,46 +344,9 @@ class Turns:
             return
         if activation.version is None and (error := await self._version_read(activation)):
             raise error
-        commit = self._core.committer.commit(self._changes(activation, turn, encoded, NOTHING))
-        if error := _absorb(activation, encoded, await self._verdict(commit)):
+        commit = self._core.committer.commit(changes(self._core, activation, turn, encoded, NOTHING))
+        if error := absorb(activation, encoded, await self._verdict(commit)):
             raise error
-
-    def _changes(
-        self, activation: Activation, turn: Turn, encoded: bytes | None, consumed: Consumption
-    ) -> Commit:
-        """What the turn changed, as one fenced transaction."""
-        core, state, where = self._core, activation.known.state, activation.id
-        version = activation.version
-        assert version is not None
-        destroy = turn.destroys
-        writes = encoded is not None and (encoded != activation.baseline or activation.layout_stale)
-        grain = GrainWrite(
-            version,
-            writes and not destroy,
-            encoded if writes else None,
-            1 if state is None else state.layout,
-            destroy,
-        )
-        reminders: tuple[ReminderChange, ...] = ()
-        outbox: tuple[OutboxRow, ...] = ()
-        events = consumed.events
-        if turn.has_effects:
-            effects = turn.effects
-            reminders, outbox = tuple(effects.reminders), tuple(effects.outbox)
-            events = (*effects.events, *events)
-        return Commit(
-            activation.partition,
-            core.ownership.epoch(activation.partition),
-            where.type,
-            where.key,
-            grain,
-            consumed.settle,
-            reminders,
-            events,
-            outbox,
-            consumed.watermarks,
-            core.reminders_max if reminders else 0,
-        )
 
     async def _version_read(self, activation: Activation) -> FarroError | None:
         """A grain without state learns its version when it first has something to write."""
@@ -411,26 +370,6 @@ class Turns:
                 if self._core.tasks.stopping:
                     commit.add_done_callback(_heard)
                     raise
-
-
-def _absorb(activation: Activation, encoded: bytes | None, verdict: Verdict) -> FarroError | None:
-    """The activation as the store has it now; the error when the store did not take the commit."""
-    if verdict.outcome is COMMITTED:
-        activation.version = verdict.version
-        activation.baseline = encoded
-        activation.layout_stale = False
-        return None
-    match verdict.outcome:
-        case Outcome.FENCED:
-            return Fenced(f"another silo owns the partition of {activation.id}; nothing changed")
-        case Outcome.CONFLICT:
-            return Conflict(f"another commit changed {activation.id} first; nothing changed")
-        case Outcome.DUPLICATE:
-            return AlreadyConsumed(f"the message to {activation.id} had its effect before")
-        case Outcome.REJECTED:
-            return InvalidPayload(f"the store refused the data of {activation.id}: {verdict.reason}")
-        case _:
-            raise TypeError(f"a verdict is not {verdict.outcome!r}")
 
 
 def _cancel_current() -> Callable[[], object] | None:
