@@ -24,6 +24,7 @@ from farro.providers.rows import (
     PutMode,
     PutReminder,
     ReminderRow,
+    RequestRow,
     Settle,
     Watermark,
 )
@@ -114,6 +115,7 @@ _SHAPES: dict[type, _Shape] = {
         OutboxRow,
         Progress,
         ReminderRow,
+        RequestRow,
         Settle,
         Watermark,
     )
@@ -148,6 +150,7 @@ def _all_hold(batch: Sequence[Commit]) -> bool:
         Progress: [settle.progress for settle in settles if settle.progress is not None],
         EventRow: [event for member in batch if member.events for event in member.events],
         OutboxRow: [message for member in batch if member.outbox for message in member.outbox],
+        RequestRow: [member.request for member in batch if member.request is not None],
         Watermark: [mark for member in batch if member.watermarks for mark in member.watermarks],
     }
     changes: dict[type, list[Any]] = {}
@@ -168,7 +171,7 @@ def _all_hold(batch: Sequence[Commit]) -> bool:
 
 
 def _rejection(member: Commit) -> str:
-    parts: list[Any] = [member, member.grain, member.settle]
+    parts: list[Any] = [member, member.grain, member.settle, member.request]
     if member.settle is not None:
         parts.append(member.settle.progress)
     parts += (change.row if isinstance(change, PutReminder) else change for change in member.reminders)

@@ -12,23 +12,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+from farro.providers.members import Members
 from farro.providers.rows import (
     Commit,
     EventRow,
     GrainRow,
     OutboxRow,
-    PartitionRow,
     PollQuery,
     ReminderCount,
     ReminderFilter,
     ReminderRow,
-    SiloRow,
     StoreInfo,
     Verdict,
 )
 
 
-class Provider(Protocol):
+class Provider(Members, Protocol):
     """One service's view of one store."""
 
     @property
@@ -45,23 +44,20 @@ class Provider(Protocol):
         """Release everything.  Repeatable.  What was acknowledged before stays durable."""
         ...
 
-    async def join(self, address: str, now: int) -> SiloRow:
-        """Add a silo under a number never used before; its sign of life is ``now``."""
-        ...
+    def members(self) -> Members:
+        """The verbs of membership on a connection of their own, for one other event loop in any thread.
 
-    async def renew(self, number: int, now: int) -> bool:
-        """Store a sign of life.  False when the silo is unknown or has left.  Needs no fsync."""
-        ...
-
-    async def leave(self, number: int, now: int) -> None:
-        """Mark the silo as gone and free its partitions.  Repeatable."""
-        ...
-
-    async def take(self, number: int, partitions: Sequence[int], now: int) -> list[PartitionRow]:
-        """Own the partitions: each epoch grows by one, in one transaction, and fences every older commit.
-
-        Answers in ascending partition order.
+        Nothing is opened before the first verb.  Whoever asks closes it.
         """
+        ...
+
+    @property
+    def lanes(self) -> int:
+        """How many batches may be at the store at a time: one for each lane."""
+        ...
+
+    def lane_of(self, partition: int) -> int:
+        """The lane, from 0 to ``lanes`` - 1, whose batches carry the partition's commits."""
         ...
 
     async def load(self, grains: Sequence[tuple[str, str]]) -> list[GrainRow | None]:
@@ -133,6 +129,10 @@ class Provider(Protocol):
         priority.  Cost grows with such rows, not with the table."""
         ...
 
-    async def silos(self) -> list[SiloRow]:
-        """Every silo of the service that ever joined and is still recorded, by number."""
+    async def answer_to(self, grain_type: str, grain_key: str, request_id: str) -> bytes | None:
+        """The packed answer that the grain has given to a request (RequestRow), None if it has given none."""
+        ...
+
+    async def forget_requests(self, before: int, limit: int) -> int:
+        """Delete at most ``limit`` answers given before that instant; how many there were."""
         ...

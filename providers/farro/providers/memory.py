@@ -6,10 +6,10 @@ import sys
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 
-from farro.providers.checks import is_storable, rejections
-from farro.providers.errors import StoreError, StoreMissing, Unavailable
+from farro.providers.checks import rejections
+from farro.providers.errors import StoreMissing
+from farro.providers.memory_members import MemoryMembers
 from farro.providers.memory_tables import (
     PARTITIONS,
     Partition,
@@ -26,12 +26,10 @@ from farro.providers.rows import (
     GrainRow,
     OutboxRow,
     Outcome,
-    PartitionRow,
     PollQuery,
     ReminderCount,
     ReminderFilter,
     ReminderRow,
-    SiloRow,
     StoreInfo,
     Verdict,
 )
@@ -44,7 +42,7 @@ class MemoryStore:
         self.services: dict[str, Service] = {}
 
 
-class MemoryProvider:
+class MemoryProvider(MemoryMembers):
     """The contract on a :class:`MemoryStore`.  Rows are frozen values, so nothing is copied."""
 
     def __init__(
@@ -55,11 +53,9 @@ class MemoryProvider:
         read_only: bool = False,
         url: str = "memory://",
     ) -> None:
+        super().__init__(read_only=read_only, url=url)
         self._store = store
         self._service_id = service_id
-        self._read_only = read_only
-        self._url = url
-        self._open: Service | None = None
 
     @property
     def service_id(self) -> str:
@@ -75,62 +71,15 @@ class MemoryProvider:
         self._open = self._store.services.setdefault(self._service_id, Service())
         return StoreInfo(url=self._url, schema_version=1, partitions=PARTITIONS)
 
-    async def close(self) -> None:
-        self._open = None
+    def members(self) -> MemoryMembers:
+        return MemoryMembers(self._rows(), read_only=self._read_only, url=self._url)
 
-    def _rows(self) -> Service:
-        if self._open is None:
-            raise Unavailable(f"{self._url} is not open")
-        return self._open
+    @property
+    def lanes(self) -> int:
+        return 1
 
-    def _writable(self) -> Service:
-        service = self._rows()
-        if self._read_only:
-            raise Unavailable(f"{self._url} is opened for reading only")
-        return service
-
-    async def join(self, address: str, now: int) -> SiloRow:
-        service = self._writable()
-        if not is_storable(address):
-            raise StoreError(f"the address {address!r:.100} has a NUL or a lone surrogate")
-        service.last_number += 1
-        row = SiloRow(service.last_number, address, started_at=now, renewed_at=now, left_at=None)
-        service.silos[row.number] = row
-        return row
-
-    async def renew(self, number: int, now: int) -> bool:
-        return sign_of_life(self._writable(), number, now)
-
-    async def leave(self, number: int, now: int) -> None:
-        service = self._writable()
-        silo = service.silos.get(number)
-        if silo is None or silo.left_at is not None:
-            return
-        service.silos[number] = replace(silo, renewed_at=now, left_at=now)
-        for partition in service.partitions.values():
-            if partition.owner == number:
-                partition.owner, partition.alive_at = None, now
-
-    async def take(self, number: int, partitions: Sequence[int], now: int) -> list[PartitionRow]:
-        service = self._writable()
-        silo = service.silos.get(number)
-        if silo is None or silo.left_at is not None:
-            raise StoreError(f"silo {number} is not a member: join first")
-        wanted = sorted(set(partitions))
-        if wanted and not 0 <= wanted[0] <= wanted[-1] < PARTITIONS:
-            raise StoreError(
-                f"partitions go from 0 to {PARTITIONS - 1}, asked for {wanted[0]} to {wanted[-1]}"
-            )
-        taken: list[PartitionRow] = []
-        for index in wanted:
-            partition = service.partitions.setdefault(index, Partition())
-            owner = None if partition.owner is None else service.silos[partition.owner]
-            alive_at = partition.alive_at if owner is None else owner.renewed_at
-            partition.epoch += 1
-            partition.owner = number
-            taken.append(PartitionRow(index, partition.epoch, alive_at))
-        sign_of_life(service, number, now)
-        return taken
+    def lane_of(self, partition: int) -> int:
+        return 0
 
     async def load(self, grains: Sequence[tuple[str, str]]) -> list[GrainRow | None]:
         rows = self._rows().grains
@@ -214,6 +163,13 @@ class MemoryProvider:
         ]
         return hidden[: max(limit, 0)]
 
-    async def silos(self) -> list[SiloRow]:
-        rows = self._rows().silos
-        return [rows[number] for number in sorted(rows)]
+    async def answer_to(self, grain_type: str, grain_key: str, request_id: str) -> bytes | None:
+        row = self._rows().requests.get((grain_type, grain_key, request_id))
+        return None if row is None else row.answer
+
+    async def forget_requests(self, before: int, limit: int) -> int:
+        requests = self._writable().requests
+        old = [key for key, row in requests.items() if row.at < before][: max(limit, 0)]
+        for key in old:
+            del requests[key]
+        return len(old)

@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field, replace
 
 from farro.providers.checks import is_bounded, is_duplicate, too_many
+from farro.providers.members import SiloRow
 from farro.providers.rows import (
     PAUSED,
     SCHEDULED,
@@ -23,8 +24,8 @@ from farro.providers.rows import (
     ReminderChange,
     ReminderFilter,
     ReminderRow,
+    RequestRow,
     Settle,
-    SiloRow,
     Verdict,
     put_over,
 )
@@ -50,12 +51,15 @@ class Service:
     """The rows of one service id."""
 
     def __init__(self) -> None:
+        self.view = 0
         self.last_number = 0
         self.silos: dict[int, SiloRow] = {}
         self.partitions: dict[int, Partition] = {}
         self.grains: dict[tuple[str, str], GrainRow] = {}
         self.reminders: dict[tuple[str, str], dict[str, ReminderRow]] = {}
         self.watermarks: dict[tuple[str, str], dict[str, int]] = {}
+        self.locks: dict[int, object] = {}  # silo number: who holds its lock
+        self.requests: dict[tuple[str, str, str], RequestRow] = {}  # grain type, grain key, request id
         self.wakes: dict[int, list[PollKey]] = {}  # per priority, ascending
 
     def set_reminder(self, grain: tuple[str, str], name: str, row: ReminderRow | None) -> None:
@@ -95,7 +99,7 @@ def matches(row: ReminderRow, where: ReminderFilter) -> bool:
 
 def sign_of_life(service: Service, number: int, now: int) -> bool:
     silo = service.silos.get(number)
-    if silo is None or silo.left_at is not None:
+    if silo is None or not silo.status.is_member:
         return False
     service.silos[number] = replace(silo, renewed_at=now)
     return True
@@ -126,6 +130,10 @@ def apply(service: Service, member: Commit) -> Verdict:
     if partition is None or partition.epoch != member.epoch:
         return Verdict(Outcome.FENCED)
     grain = (member.grain_type, member.grain_key)
+    if member.request is not None:
+        answered = service.requests.get((*grain, member.request.request_id))
+        if answered is not None:
+            return Verdict(Outcome.REPEATED, answer=answered.answer)
     before = service.grains.get(grain)
     if member.grain is not None and member.grain.expected_version != (before.version if before else 0):
         return Verdict(Outcome.CONFLICT)
@@ -136,6 +144,8 @@ def apply(service: Service, member: Commit) -> Verdict:
         operations = {name: row.operation for name, row in service.reminders.get(grain, {}).items()}
         if reason := too_many(member, settled, operations):
             return Verdict(Outcome.REJECTED, reason=reason)
+    if member.request is not None:
+        service.requests[*grain, member.request.request_id] = member.request
     for watermark in member.watermarks:
         service.watermarks.setdefault(grain, {})[watermark.source] = watermark.position
     if settled and member.settle is not None:

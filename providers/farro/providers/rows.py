@@ -203,6 +203,19 @@ class Watermark:
 
 
 @value(frozen=True, slots=True)
+class RequestRow:
+    """This commit answers a caller's request for the first time; ``answer`` is the packed result.
+
+    A request that its grain has answered before makes the member REPEATED, and the verdict carries that
+    answer.
+    """
+
+    request_id: str
+    answer: bytes
+    at: int
+
+
+@value(frozen=True, slots=True)
 class GrainWrite:
     """What a turn does to its grain's row.
 
@@ -222,10 +235,11 @@ class GrainWrite:
 class Commit:
     """One member of a batch: all of it happens or none.
 
-    Applied in this order: fence (``epoch`` must be the partition's), version, watermarks, settle, state or
-    destroy, reminder changes in the order given, events, outbox.  ``grain`` None: a row-only commit (skips,
-    repair, management); the grain's version does not move.  ``reminders_max`` > 0: a member whose puts leave
-    the grain with more reminders than that, and more than it had, is REJECTED.  Watermarks survive destroy.
+    Applied in this order: fence (``epoch`` must be the partition's), request, version, watermarks, settle,
+    state or destroy, reminder changes in the order given, events, outbox.  ``grain`` None: a row-only commit
+    (skips, repair, management); the grain's version does not move.  ``reminders_max`` > 0: a member whose
+    puts leave the grain with more reminders than that, and more than it had, is REJECTED.  Watermarks and
+    answered requests survive destroy.
     """
 
     partition: int
@@ -239,6 +253,7 @@ class Commit:
     outbox: tuple[OutboxRow, ...] = ()
     watermarks: tuple[Watermark, ...] = ()
     reminders_max: int = 0
+    request: RequestRow | None = None
 
 
 class Outcome(IntEnum):
@@ -247,6 +262,7 @@ class Outcome(IntEnum):
     CONFLICT = 2  # the grain's version is not the expected one; nothing changed
     REJECTED = 3  # the store refused the data of this member (``reason``); nothing changed
     DUPLICATE = 4  # a watermark had been reached before: the message already had its effect; nothing changed
+    REPEATED = 5  # the request was answered before, with ``answer``; nothing changed
 
 
 @value(frozen=True, slots=True)
@@ -255,7 +271,7 @@ class Verdict:
 
     ``version`` is the grain's new version (COMMITTED with a grain).  ``settled`` is False when the settle
     matched no row.  ``kept`` names the puts that left an existing row (IF_MISSING) or its progress
-    (KEEP_PROGRESS) in place.
+    (KEEP_PROGRESS) in place.  ``answer``: the packed result given before (REPEATED).
     """
 
     outcome: Outcome
@@ -263,6 +279,7 @@ class Verdict:
     settled: bool = False
     kept: tuple[str, ...] = ()
     reason: str = ""
+    answer: bytes | None = None
 
 
 @value(frozen=True, slots=True)
@@ -309,28 +326,6 @@ class ReminderCount:
     priority: int
     status: str
     count: int
-
-
-@value(frozen=True, slots=True)
-class SiloRow:
-    """A silo that has joined.  ``number`` is never reused; ``renewed_at`` is its stored sign of life."""
-
-    number: int
-    address: str
-    started_at: int
-    renewed_at: int
-    left_at: int | None
-
-
-@value(frozen=True, slots=True)
-class PartitionRow:
-    """A partition just taken. ``previous_alive_at``: last sign of life of the owner before (None: never
-    owned).
-    """
-
-    partition: int
-    epoch: int
-    previous_alive_at: int | None
 
 
 @value(frozen=True, slots=True)

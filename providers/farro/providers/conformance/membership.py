@@ -8,7 +8,8 @@ from farro.providers.conformance.made import NOW, PARTITION, SECOND, Owner, a_re
 from farro.providers.conformance.stores import MakeProvider, StoreKit, reopened
 from farro.providers.contracts import Provider
 from farro.providers.errors import StoreError, Unavailable
-from farro.providers.rows import Outcome, PollQuery, PutReminder, ReminderFilter, SiloRow
+from farro.providers.members import SiloRow
+from farro.providers.rows import Outcome, PollQuery, PutReminder, ReminderFilter
 
 
 class MembershipKit(StoreKit):

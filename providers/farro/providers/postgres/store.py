@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 from farro.providers.checks import is_storable
 from farro.providers.errors import SchemaMismatch, StoreError, StoreMissing, Unavailable
+from farro.providers.members import PartitionRow, SiloRow
 from farro.providers.postgres.address import PARTITIONS_DEFAULT, PostgresAddress, read_address
 from farro.providers.postgres.committing import LOCK_TIMEOUT_MS, Committing
 from farro.providers.postgres.connecting import Connection, Connector
@@ -29,12 +30,10 @@ from farro.providers.rows import (
     EventRow,
     GrainRow,
     OutboxRow,
-    PartitionRow,
     PollQuery,
     ReminderCount,
     ReminderFilter,
     ReminderRow,
-    SiloRow,
     StoreInfo,
     Verdict,
 )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from farro.providers.checks import is_storable
 from farro.providers.errors import StoreError
-from farro.providers.rows import PartitionRow, SiloRow
+from farro.providers.members import PartitionRow, SiloRow
 from farro.providers.sqlite.failures import writing
 from farro.providers.sqlite.queries import QUERIES
 

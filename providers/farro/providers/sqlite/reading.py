@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from farro.providers.checks import INTEGER_MIN, is_storable
+from farro.providers.members import SiloRow
 from farro.providers.rows import (
     EventRow,
     GrainRow,
@@ -16,7 +17,6 @@ from farro.providers.rows import (
     ReminderCount,
     ReminderFilter,
     ReminderRow,
-    SiloRow,
 )
 from farro.providers.sqlite.failures import reading
 from farro.providers.sqlite.queries import QUERIES

@@ -14,17 +14,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from farro.providers.errors import StoreChanged, Unavailable
+from farro.providers.members import PartitionRow, SiloRow
 from farro.providers.rows import (
     Commit,
     EventRow,
     GrainRow,
     OutboxRow,
-    PartitionRow,
     PollQuery,
     ReminderCount,
     ReminderFilter,
     ReminderRow,
-    SiloRow,
     StoreInfo,
     Verdict,
 )

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from farro.providers.contracts import Provider
 from farro.providers.errors import StoreInUse
-from farro.providers.rows import Commit, Outcome, PutMode, PutReminder, ReminderRow, SiloRow, Verdict
+from farro.providers.members import SiloRow
+from farro.providers.rows import Commit, Outcome, PutMode, PutReminder, ReminderRow, Verdict
 from farro.providers.sqlite.store import SqliteProvider
 from farro.silo.migration.orleans_ids import Naming
 from farro.silo.migration.orleans_rows import Converted, OrleansRow, Unreadable, convert

@@ -15,21 +15,21 @@ from typing import TypeVar
 
 from farro.providers.contracts import Provider
 from farro.providers.errors import OutcomeUnknown, Unavailable
+from farro.providers.members import Members
 from farro.providers.rows import (
     Commit,
     EventRow,
     GrainRow,
     OutboxRow,
-    PartitionRow,
     PollQuery,
     ReminderCount,
     ReminderFilter,
     ReminderRow,
-    SiloRow,
     StoreInfo,
     Verdict,
 )
 from farro.silo.host import Silo
+from farro.silo.testing.faulty_members import FaultyMembers
 
 T = TypeVar("T")
 
@@ -45,7 +45,7 @@ class Fault(Enum):
     STRAGGLES = "lands later"  # OutcomeUnknown; the store does it when somebody loads, as late as it may
 
 
-class FaultyProvider:
+class FaultyProvider(FaultyMembers):
     """``inner`` with faults.  Without orders it passes everything through.
 
     ``calls`` counts the calls of each verb, ``batches`` keeps the sizes of the last commit batches;
@@ -54,6 +54,7 @@ class FaultyProvider:
     """
 
     def __init__(self, inner: Provider) -> None:
+        super().__init__(inner, self._through)
         self.inner = inner
         self.calls: Counter[str] = Counter()
         self.batches: deque[int] = deque(maxlen=BATCHES_KEPT)
@@ -147,20 +148,24 @@ class FaultyProvider:
     async def open(self, now: int) -> StoreInfo:
         return await self.inner.open(now)
 
-    async def close(self) -> None:
-        await self.inner.close()
+    def members(self) -> Members:
+        """The heartbeat's handle meets the same faults."""
+        return FaultyMembers(self.inner.members(), self._through)
 
-    async def join(self, address: str, now: int) -> SiloRow:
-        return await self._through("join", lambda: self.inner.join(address, now))
+    @property
+    def lanes(self) -> int:
+        return self.inner.lanes
 
-    async def renew(self, number: int, now: int) -> bool:
-        return await self._through("renew", lambda: self.inner.renew(number, now))
+    def lane_of(self, partition: int) -> int:
+        return self.inner.lane_of(partition)
 
-    async def leave(self, number: int, now: int) -> None:
-        await self._through("leave", lambda: self.inner.leave(number, now))
+    async def answer_to(self, grain_type: str, grain_key: str, request_id: str) -> bytes | None:
+        return await self._through(
+            "answer_to", lambda: self.inner.answer_to(grain_type, grain_key, request_id)
+        )
 
-    async def take(self, number: int, partitions: Sequence[int], now: int) -> list[PartitionRow]:
-        return await self._through("take", lambda: self.inner.take(number, partitions, now))
+    async def forget_requests(self, before: int, limit: int) -> int:
+        return await self._through("forget_requests", lambda: self.inner.forget_requests(before, limit))
 
     async def load(self, grains: Sequence[tuple[str, str]]) -> list[GrainRow | None]:
         return await self._through("load", lambda: self.inner.load(grains))
@@ -203,9 +208,6 @@ class FaultyProvider:
 
     async def unpollable(self, limit: int) -> list[ReminderRow]:
         return await self._through("unpollable", lambda: self.inner.unpollable(limit))
-
-    async def silos(self) -> list[SiloRow]:
-        return await self._through("silos", lambda: self.inner.silos())
 
 
 async def crash(silo: Silo) -> None:
