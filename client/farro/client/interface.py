@@ -274,9 +274,19 @@ class Interface:
     """The remote methods of one class, under one grain type name, and where its grains live.
 
     ``affinity``: what their keys have in common that live together; None: each lives where its id says.
+    ``stateless``: they live nowhere, and any silo will do.
     """
 
-    __slots__ = ("_cls", "_reference_class", "affinity", "class_name", "doc", "methods", "type_name")
+    __slots__ = (
+        "_cls",
+        "_reference_class",
+        "affinity",
+        "class_name",
+        "doc",
+        "methods",
+        "stateless",
+        "type_name",
+    )
 
     def __init__(
         self, cls: type, type_name: str, methods: Mapping[str, MethodSpec], affinity: Affinity | None
@@ -287,6 +297,7 @@ class Interface:
         self.type_name = type_name
         self.methods = methods
         self.affinity = affinity
+        self.stateless = False
         self._reference_class: type[Reference] | None = None
 
     @property
@@ -325,18 +336,21 @@ def interface_of(cls: type) -> Interface:
     return found
 
 
-def grain_interface(type_name: str, *, affinity: Affinity | None = None) -> Callable[[_C], _C]:
+def grain_interface(
+    type_name: str, *, affinity: Affinity | None = None, stateless: bool = False
+) -> Callable[[_C], _C]:
     """Name the grain type that a Protocol class describes: for clients without the implementation.
 
     ``affinity``: that of the grain class, so that calls go to the right silo at once; without it, or with a
-    wrong one, a call takes one step more.
+    wrong one, a call takes one step more.  ``stateless``: it is a stateless worker, so that calls are spread
+    over the silos.
     """
 
     def decorate(cls: _C) -> _C:
         GrainId(type_name, "-")
         cls.__farro_type__ = type_name  # type: ignore[attr-defined]
         cls.__farro_affinity__ = affinity  # type: ignore[attr-defined]
-        interface_of(cls)
+        interface_of(cls).stateless = stateless
         return cls
 
     return decorate

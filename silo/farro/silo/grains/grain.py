@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, Protocol, S
 
 from typing_extensions import TypeVar
 
-from farro.client.errors import NotRemote, TurnEnded
+from farro.client.errors import NotRemote, StatelessTurn, TurnEnded
 from farro.client.identity import Affinity, GrainId, Key, canonical_key
 from farro.client.interface import MethodSpec, interface_of
 from farro.client.reference import reference
@@ -182,7 +182,10 @@ class Grain(Generic[S]):
 
     def destroy(self) -> None:
         """Delete this grain's state and reminders when the turn commits; the same id then starts empty."""
-        turn_of(self, "destroy()").effects.stage_destroy()
+        turn = turn_of(self, "destroy()")
+        if self.__farro_class__.max_local:
+            raise StatelessTurn(f"{self.id} is a stateless worker: it has nothing to destroy")
+        turn.effects.stage_destroy()
 
     def deactivate(self) -> None:
         """Put this activation to sleep once its mailbox is empty.  Changes nothing in the store."""
