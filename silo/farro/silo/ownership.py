@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from farro.client.identity import partition_of
 
 COUNTER_BITS = 40
+
+Listener = Callable[[frozenset[int]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +31,36 @@ class Ownership:
         self.partitions = partitions
         self._owned: dict[int, Owned] = {}
         self._counter = 0
+        self._taken: list[Listener] = []
+        self._dropped: list[Listener] = []
+
+    def listen(self, *, taken: Listener | None = None, dropped: Listener | None = None) -> None:
+        """Be told of partitions that were ``taken`` or thawed, and of those that are owned no more.
+
+        Told are the ones that changed, once the table says so, in the order of listening.
+        """
+        if taken is not None:
+            self._taken.append(taken)
+        if dropped is not None:
+            self._dropped.append(dropped)
 
     def take(self, partition: int, owned: Owned) -> None:
-        self._owned[partition] = owned
+        """Own a partition; once more under the same epoch for a thaw, which begins anew."""
+        self.take_all({partition: owned})
+
+    def take_all(self, owned: Mapping[int, Owned]) -> None:
+        """:meth:`take` for many that are told of together."""
+        self._owned.update(owned)
+        if owned:
+            for tell in self._taken:
+                tell(frozenset(owned))
 
     def drop(self, partitions: Iterable[int]) -> None:
-        for partition in partitions:
-            self._owned.pop(partition, None)
+        """Own some partitions no longer.  Repeatable."""
+        gone = frozenset(each for each in partitions if self._owned.pop(each, None) is not None)
+        if gone:
+            for tell in self._dropped:
+                tell(gone)
 
     def partition_of(self, grain_type: str, grain_key: str) -> int:
         return partition_of(grain_type, grain_key, self.partitions)
