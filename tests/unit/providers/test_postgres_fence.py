@@ -114,10 +114,16 @@ async def test_under_another_isolation_the_store_itself_refuses(
     owner = await an_owner(provider)
     staged = Staged()
     staged.add(owner.member(grain=writing(0)), bounded=True)
-    values = (provider.service_id, provider._lock_class, owner.number, NOW, staged.partitions())
+    service = (provider.service_id, provider._lock_class)
+    values = (*service, owner.number, NOW, staged.partitions())
     for statement, arguments in (
         ("commit", (*values, staged.members, [], [], [], [], [])),
-        ("take", values),
+        ("commit_answering", (*values, staged.members, [], [], [], [], [], [])),
+        ("take", (*values, None)),
+        ("release", (*service, owner.number, staged.partitions(), NOW)),
+        ("end_silo", (*service, owner.number, "dead", 0, NOW)),
+        ("set_status", (provider.service_id, owner.number, "active", NOW)),
+        ("join", (provider.service_id, provider._silo_locks, "a", NOW, NOW)),
     ):
         with pytest.raises(asyncpg.PostgresError, match="READ COMMITTED only, not under") as caught:
             async with sql.transaction(isolation=isolation):
