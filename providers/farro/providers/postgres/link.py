@@ -30,7 +30,7 @@ class Bounds:
 
     ``patience_s``: how long it tries again to connect.  ``begin_s``: until a job begins, with all that comes
     before it; None: the sum of the others, for each that waits in front.  ``needs_certainty`` False: a
-    process whose answer was lost is told to end, but the link goes on when it does not.
+    statement whose answer was lost may land whenever it likes; the link is never in doubt.
     """
 
     lock_timeout_ms: int
@@ -38,8 +38,10 @@ class Bounds:
     patience_s: float = RECONNECT_S
     answer_s: float = ANSWER_S
     begin_s: float | None = None
-    straggler_end_ms: int = 5_000
     needs_certainty: bool = True
+
+
+STRAGGLER_END_MS = 5_000
 
 
 class Link:
@@ -145,7 +147,8 @@ class Link:
         linked, self._linked = self._linked, None
         if linked is not None:
             linked.connection.terminate()
-            self._lost = (linked.backend, partitions)
+            if self._bounds.needs_certainty:
+                self._lost = (linked.backend, partitions)
 
     async def _ready(self) -> Connection:
         if self._closed:
@@ -178,9 +181,9 @@ class Link:
     ) -> None:
         texts = queries(self._connector.address.schema)
         ended = await connection.fetchval(
-            texts["end_straggler"], backend.pid, backend.started_at, self._bounds.straggler_end_ms
+            texts["end_straggler"], backend.pid, backend.started_at, STRAGGLER_END_MS
         )
-        if ended is False and self._bounds.needs_certainty:
+        if ended is False:
             raise Unavailable(
                 f"{self._connector.url}: the server's process {backend.pid}, whose answer was lost, does not"
                 " end"

@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 FORGET_AFTER_US = 86_400_000_000
 TRIES_MAX = 3  # of one verb that a deadlock got in the way of
-STRAGGLER_END_MS = 500
+HOLDER_END_MS = 300  # how long the process of a lost connection gets to let go of its locks
 
 # A silo's lease is 4 s and it renews every second: a connection that hangs must cost one renewal, not two.
 HEARTBEAT = Bounds(
@@ -27,7 +27,6 @@ HEARTBEAT = Bounds(
     patience_s=0.0,
     answer_s=1.0,
     begin_s=1.0,
-    straggler_end_ms=STRAGGLER_END_MS,
     needs_certainty=False,
 )
 
@@ -86,7 +85,7 @@ class MemberVerbs:
             if attempt == 0 and self._held_by is not None:
                 before = self._held_by.backend
                 await connection.fetchval(
-                    self._queries["end_straggler"], before.pid, before.started_at, STRAGGLER_END_MS
+                    self._queries["end_straggler"], before.pid, before.started_at, HOLDER_END_MS
                 )
 
     async def join(self, address: str, now: int) -> SiloRow:
