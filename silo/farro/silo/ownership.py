@@ -39,7 +39,7 @@ class Ownership:
         for partition in partitions:
             self._owned.pop(partition, None)
 
-    def serve(self, grain_type: str, known: Placed) -> None:
+    def know(self, grain_type: str, known: Placed) -> None:
         """From now on grains of that type live where their class says."""
         self._classes[grain_type] = known
 
