@@ -70,6 +70,7 @@ class Invocation:
         "deadline",
         "delivery",
         "external",
+        "forwarded",
         "grain_key",
         "grain_type",
         "inline",
@@ -106,6 +107,7 @@ class Invocation:
         self.chain = chain
         self.respond = respond
         self.external = external  # from a client: refused while the silo drains
+        self.forwarded = False  # by a peer, which has found out that its grain lives here: never sent on
         self.delivery = delivery
         self.inline = inline  # its turn may begin, and even end, before ``submit`` returns
         self.request: Request | None = None  # of an @idempotent_request
