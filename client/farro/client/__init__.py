@@ -47,6 +47,7 @@ from farro.client.reminders import (
     ReminderQuery,
     ReminderStatus,
     Tick,
+    TickHistory,
     TickStatus,
 )
 from farro.client.streams import EventStream, StreamEvent
@@ -99,6 +100,7 @@ __all__ = [
     "StorageUnavailable",
     "StreamEvent",
     "Tick",
+    "TickHistory",
     "TickStatus",
     "TurnEnded",
     "UnknownGrainType",
