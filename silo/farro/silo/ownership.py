@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from farro.client.identity import partition_of
+from farro.client.errors import InvalidPayload
+from farro.silo.placement import Place, Placed, place_of
 
 COUNTER_BITS = 40
 
@@ -24,20 +25,28 @@ class Owned:
     alive_until: int | None
 
 
+Listener = Callable[[frozenset[int]], None]
+
+
 class Ownership:
-    """A plain table; the cluster room changes it, everyone below reads it."""
+    """A plain table; the cluster room changes it, everyone below reads it.
+
+    ``closing``: owned partitions that are being handed over; what is new to them waits for their next owner.
+    """
 
     def __init__(self, partitions: int) -> None:
         self.partitions = partitions
+        self.closing: frozenset[int] = frozenset()
         self._owned: dict[int, Owned] = {}
+        self._classes: dict[str, Placed] = {}
         self._counter = 0
         self._taken: list[Listener] = []
         self._dropped: list[Listener] = []
 
     def listen(self, *, taken: Listener | None = None, dropped: Listener | None = None) -> None:
-        """Be told of partitions that were ``taken`` or thawed, and of those that are owned no more.
+        """Be told of partitions, after the table has changed.
 
-        Told are the ones that changed, once the table says so, in the order of listening.
+        ``taken`` also hears of those whose ownership began anew: a silo that was frozen has thawed.
         """
         if taken is not None:
             self._taken.append(taken)
@@ -45,25 +54,49 @@ class Ownership:
             self._dropped.append(dropped)
 
     def take(self, partition: int, owned: Owned) -> None:
-        """Own a partition; once more under the same epoch for a thaw, which begins anew."""
         self.take_all({partition: owned})
 
     def take_all(self, owned: Mapping[int, Owned]) -> None:
-        """:meth:`take` for many that are told of together."""
         self._owned.update(owned)
         if owned:
-            for tell in self._taken:
-                tell(frozenset(owned))
+            for listener in self._taken:
+                listener(frozenset(owned))
+
+    def close(self, partitions: Iterable[int]) -> None:
+        """They are about to be handed over."""
+        self.closing |= frozenset(partitions) & self._owned.keys()
 
     def drop(self, partitions: Iterable[int]) -> None:
-        """Own some partitions no longer.  Repeatable."""
-        gone = frozenset(each for each in partitions if self._owned.pop(each, None) is not None)
+        gone = frozenset(partitions) & self._owned.keys()
+        for partition in gone:
+            del self._owned[partition]
+        self.closing -= gone
         if gone:
-            for tell in self._dropped:
-                tell(gone)
+            for listener in self._dropped:
+                listener(gone)
+
+    def serves(self, partition: int) -> bool:
+        """Owned, and not being handed over."""
+        return partition in self._owned and partition not in self.closing
+
+    def serve(self, grain_type: str, known: Placed) -> None:
+        """From now on grains of that type live where their class says."""
+        self._classes[grain_type] = known
+
+    def place_of(self, grain_type: str, grain_key: str) -> Place:
+        """Where a grain lives; raises :class:`InvalidGrainId` as :mod:`farro.silo.placement` says."""
+        classes = self._classes
+        return place_of(grain_type, grain_key, classes.get(grain_type), self.partitions, classes.get)
 
     def partition_of(self, grain_type: str, grain_key: str) -> int:
-        return partition_of(grain_type, grain_key, self.partitions)
+        """The partition that has the grain's rows; :class:`InvalidPayload` for one that has none."""
+        place = self.place_of(grain_type, grain_key)
+        if isinstance(place, int):
+            return place
+        raise InvalidPayload(
+            f"{grain_type}/{grain_key[:80]} lives in no partition, so nothing of it can be stored: "
+            "no state, reminders or events"
+        )
 
     def owned(self, partition: int) -> Owned | None:
         return self._owned.get(partition)
