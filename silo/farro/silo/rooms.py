@@ -119,7 +119,7 @@ class Rooms:
             reminders_max=self.core.reminders_max,
         )
         self.core.desk = ClusterDesk(
-            here, provider=provider, ownership=ownership, caller=self.caller, number=number
+            here, provider=provider, ownership=ownership, caller=self.caller, committer=self.committer
         )
 
     async def open(self) -> None:

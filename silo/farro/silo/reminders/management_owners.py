@@ -15,7 +15,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol, TypeVar, cast
 
-from farro.client.errors import FarroError, Fenced, SiloStopping, SiloUnavailable, StorageUnavailable
+from farro.client.errors import (
+    FarroError,
+    Fenced,
+    NotMine,
+    SiloStopping,
+    SiloUnavailable,
+    StorageUnavailable,
+)
 from farro.client.identity import GrainId
 from farro.client.interface import grain_interface, interface_of
 from farro.client.management import BulkPage
@@ -31,6 +38,7 @@ from farro.providers.contracts import Provider
 from farro.providers.errors import StoreError
 from farro.providers.members import SiloStatus
 from farro.providers.rows import FAILED, PAUSED, SCHEDULED, ReminderRow
+from farro.silo.activations.commit import Committer
 from farro.silo.grains.context import CURRENT
 from farro.silo.ownership import Ownership
 from farro.silo.reminders.management import BULK_MAX, Names, ReminderDesk, all_of
@@ -102,15 +110,26 @@ class ClusterDesk:
     """The verbs for grains anywhere; ``here`` are those for the partitions of this silo, ``look`` reads."""
 
     def __init__(
-        self, here: ReminderDesk, *, provider: Provider, ownership: Ownership, caller: Caller, number: int
+        self,
+        here: ReminderDesk,
+        *,
+        provider: Provider,
+        ownership: Ownership,
+        caller: Caller,
+        committer: Committer,
     ) -> None:
         self.here = here
         self.look = here.look
-        self.number = number
         self._provider = provider
         self._ownership = ownership
         self._caller = caller
+        self._committer = committer
         self._loop = asyncio.get_running_loop()
+
+    @property
+    def number(self) -> int:
+        """This silo's in the store; another one after it was taken for dead."""
+        return self._committer.owner
 
     # ---- one reminder
 
@@ -304,5 +323,5 @@ class ClusterDesk:
 
 def _moves(error: FarroError) -> bool:
     """Did nothing happen because a partition is on its way between two silos?"""
-    passing = isinstance(error, (Fenced, SiloStopping, SiloUnavailable)) or error.code == "not_mine"
-    return passing and error.retry_safe and error.turn_ran is False
+    passing = isinstance(error, (Fenced, NotMine, SiloStopping, SiloUnavailable))
+    return passing and error.turn_ran is False
