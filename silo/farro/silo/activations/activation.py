@@ -101,6 +101,10 @@ class Activation:
     def streams(self) -> Any:
         return self.core.streams
 
+    @property
+    def control(self) -> Any:
+        return self.core.control
+
     def deactivate(self, grain: Grain[Any]) -> None:
         del grain
         self.put_to_sleep("the grain asked for it")

@@ -152,7 +152,8 @@ class Gateway:
         serving = self._sessions is not None and not self._stopping
         status = "ok" if serving else "stopping" if self._stopping else "starting"
         return web.json_response(
-            {"status": status, "connections": self.connections, **self._shared.facts}, status=200 if serving else 503
+            {"status": status, "connections": self.connections, **self._shared.facts},
+            status=200 if serving else 503,
         )
 
     async def _connect(self, request: web.Request) -> web.StreamResponse:
