@@ -33,8 +33,7 @@ class Control:
             stage=figures.stage,
             draining=cluster.draining,
             partitions=figures.partitions,
-            active_grains=len(self._rooms.catalog),
-            turns_running=len(self._rooms.core.running),
+            turns_running=len(self._rooms.core.running) - 1,  # but for the turn that asks
             calls_held=figures.calls_held,
         )
 

@@ -157,6 +157,8 @@ async def _serve(asked: Serving) -> int:
             _say_ready(running, asked)
             asked.signs.ready(running.number, str(running.address))
             running.on_failure(lambda reason: stop.ask(reason, exit_code=1))
+            running.on_stuck(stop.end_stuck)
+            running.on_drain(stop.ask)
             await stop.wait()
         finally:
             await running.stop()

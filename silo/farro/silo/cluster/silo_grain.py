@@ -19,17 +19,24 @@ class NotDrainable(FarroError):
     turn_ran = True
 
 
+class WrongSilo(FarroError):
+    """Another silo than the one that was meant is at that address."""
+
+    code = "wrong_silo"
+    turn_ran = True
+
+
 @dataclass(frozen=True, slots=True)
 class SiloFacts:
-    """How a silo sees itself.  ``stage``: of its lease (healthy, suspect, frozen).  ``calls_held``: those that
-    wait for the owner of their partition."""
+    """How a silo sees itself.  ``stage``: of its lease (healthy, suspect, frozen).  ``calls_held``: those
+    that wait for the owner of their partition.
+    """
 
     number: int
     view: int
     stage: str
     draining: bool
     partitions: int
-    active_grains: int
     turns_running: int
     calls_held: int
 
@@ -60,14 +67,20 @@ class ClusterLook(Grain, name="farro.cluster"):
         return await control.rows()
 
 
+@stateless_worker(max_local=4)
 class SiloGrain(Grain, name="farro.silo"):
-    """Lives on the silo whose number is its key.  Read-only turns: none waits for another."""
+    """The silo whose number is its key, asked at its own address: it answers without lease and partitions,
+    and so when it is frozen as well.  Elsewhere: :class:`WrongSilo`.
+    """
 
     __farro_system__ = True
 
     @property
     def _control(self) -> SiloControl:
         control: SiloControl = self._farro_runtime.control
+        number = control.facts().number
+        if self.key != str(number):
+            raise WrongSilo(f"silo {number} is at this address, not silo {self.key[:20]}")
         return control
 
     @readonly
@@ -76,5 +89,5 @@ class SiloGrain(Grain, name="farro.silo"):
 
     @readonly
     async def drain(self) -> None:
-        """Hand the partitions over, then stop.  Answered before it begins: this turn is one that it waits for."""
+        """Hand the partitions over, then stop.  Answered before it begins: it waits for running turns."""
         self._control.request_drain("asked to drain by an operator")
