@@ -91,6 +91,8 @@ class Membership:
             on_stage=self._on_stage,
         )
         rooms.committer.on_fenced = self._cluster.fenced
+        if self._gateway is not None:
+            self._gateway.on_news(self._cluster.news)
         await self._cluster.check_alone()
 
     async def open(self) -> None:

@@ -72,7 +72,7 @@ class Cluster:
         self._core = core
         self._ownership = core.ownership
         self._links = Links(
-            row.number, service_id, core.codec, random, on_down=self._link_down, on_news=self._news
+            row.number, service_id, core.codec, random, on_down=self._link_down, on_news=self.news
         )
         self._router = Router(row.number, self._ownership, core.catalog, self._links, random)
         self._clock = clock
@@ -96,6 +96,7 @@ class Cluster:
         self._asked = asyncio.Event()
         self._moving = False
         self._published = 0
+        self._router.on_stale = self.news
         core.catalog.elsewhere = self._elsewhere
         self._trust(self._loop.time())
 
@@ -198,7 +199,8 @@ class Cluster:
         if beat.view != self._rows.view or was_frozen or self._others(self._rows):
             self._asked.set()
 
-    def _news(self, view: int) -> None:
+    def news(self, view: int) -> None:
+        """Somebody has heard of that view."""
         if view > self._rows.view:
             self._asked.set()
 
