@@ -18,6 +18,8 @@ from farro.client.streams import After, EventStream
 from farro.providers.contracts import Provider
 from farro.providers.opening import open_provider
 from farro.silo.cluster.cluster import Cluster
+from farro.silo.cluster.silo_grain import ClusterLook
+from farro.silo.control import Control
 from farro.silo.gateway.address import ListenAddress, reachable
 from farro.silo.gateway.limits import GatewayOptions
 from farro.silo.gateway.websocket import Gateway
@@ -75,6 +77,7 @@ class Silo:
                 StreamConsumer,
                 PartitionGrain,
                 SiloGrain,
+                ClusterLook,
             )
         ]
         self._store = store
@@ -92,6 +95,8 @@ class Silo:
         self._failure: str | None = None
         self._tell_failure: Callable[[str], None] | None = None
         self._tell_stuck: Callable[[str], None] | None = None
+        self._tell_drain: Callable[[str], None] | None = None
+        self._control: Control | None = None
 
     # ---- start
 
@@ -136,6 +141,9 @@ class Silo:
                 gateway=self._gateway,
                 on_stuck=self._stuck,
             )
+            self._control = rooms.core.control = Control(self.provider, rooms, self._membership)
+            if self._tell_drain is not None:
+                self._control.on_drain(self._tell_drain)
             await self._membership.join()
             await rooms.open()
             if self._gateway is not None:
@@ -337,6 +345,15 @@ class Silo:
             await self.provider.close()
         except Exception:
             log.exception("the store did not close in order")
+
+    def on_drain(self, tell: Callable[[str], None]) -> None:
+        """Be told, with the reason, that an operator wants this silo drained; whoever hosts it stops it then.
+
+        Until somebody wants to be told, ``farro cluster drain`` is refused.
+        """
+        self._tell_drain = tell
+        if self._control is not None:
+            self._control.on_drain(tell)
 
     def on_stuck(self, tell: Callable[[str], None]) -> None:
         """Be told, in another thread, that the event loop has stood still for so long that others took over.
