@@ -46,16 +46,16 @@ class ChimeState:
 
 
 class Chime(Grain[ChimeState], name="chimes"):
-    """Writes down every tick of its one reminder, and when it came by the machine's (the database's) clock."""
+    """Writes down each tick of its one reminder, and when it came by the clock of machine and database."""
 
-    async def start(self, period_s: float, times: int, action: int) -> None:
+    async def start(self, period_s: float, times: int, action: MissedReminderAction) -> None:
         """Begin to ring.  May be repeated until it is answered: the first one counts."""
         if not self.state.ticks:
             self.schedule(
                 self.ring,
                 every=timedelta(seconds=period_s),
                 times=times,
-                missed=MissedReminderAction(action),
+                missed=action,
                 if_missing=True,
             )
 
@@ -63,9 +63,7 @@ class Chime(Grain[ChimeState], name="chimes"):
         tick = self.tick
         assert tick is not None
         began = time.time_ns() // 1000
-        self.state.ticks.append(
-            (tick.occurrence, to_us(tick.due_at), began, tick.missed_count, os.getpid())
-        )
+        self.state.ticks.append((tick.occurrence, to_us(tick.due_at), began, tick.missed_count, os.getpid()))
 
     @readonly
     async def rung(self) -> int:

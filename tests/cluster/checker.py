@@ -45,11 +45,12 @@ class Findings:
         return not any(getattr(self, each.name) for each in fields(self))
 
     def __str__(self) -> str:
-        return "\n".join(
-            f"  {each.name.replace('_', ' ')}: {len(found)}" + "".join(f"\n    {one}" for one in found[:SHOWN_MAX])
-            for each in fields(self)
-            for found in [getattr(self, each.name)]
-        )
+        lines: list[str] = []
+        for each in fields(self):
+            found = getattr(self, each.name)
+            lines.append(f"  {each.name.replace('_', ' ')}: {len(found)}")
+            lines += [f"    {one}" for one in found[:SHOWN_MAX]]
+        return "\n".join(lines)
 
 
 def check(history: History, stored: Stored, *, margin_s: float) -> Findings:
@@ -167,7 +168,9 @@ def _versions(stored: Stored) -> Iterator[str]:
 def _check_chime(findings: Findings, chime: ChimeSeen, read_at: int) -> None:
     counts = Counter(tick.occurrence for tick in chime.ticks)
     findings.ticks_twice += [
-        f"{chime.key}: occurrence {occurrence} {times} times" for occurrence, times in counts.items() if times > 1
+        f"{chime.key}: occurrence {occurrence} {times} times"
+        for occurrence, times in counts.items()
+        if times > 1
     ]
     findings.ticks_early += [
         f"{chime.key}: occurrence {tick.occurrence} began {tick.due_at - tick.began_at} us before it was due"
@@ -189,7 +192,7 @@ def _unaccounted(chime: ChimeSeen) -> Iterator[str]:
             yield f"{chime.key}: due {later.due_at} is not on the grid of {earlier.due_at}"
         between = (later.due_at - earlier.due_at) // period - 1
         if not _told(chime, between, earlier.missed_count, later.missed_count):
-            yield f"{chime.key}: {between} instants between occurrences {earlier.occurrence} and {later.occurrence}"
+            yield f"{chime.key}: {between} instants are absent before occurrence {later.occurrence}"
     if row is None:
         if len(chime.ticks) != chime.times:
             yield f"{chime.key}: the reminder is gone after {len(chime.ticks)} of {chime.times} ticks"
@@ -204,14 +207,14 @@ def _unaccounted(chime: ChimeSeen) -> Iterator[str]:
             before, carried = chime.ticks[-1].due_at, chime.ticks[-1].missed_count
         passed = (row.next_due_at - before) // period - 1
         if not _told(chime, passed, carried, row.missed_count):
-            yield f"{chime.key}: {passed} instants passed over since its last tick, {row.missed_count} counted"
+            yield f"{chime.key}: {passed} instants passed over since, {row.missed_count} counted"
 
 
 def _told(chime: ChimeSeen, absent: int, earlier: int, later: int) -> bool:
     """Do the counts of the tick before and of what comes after tell of the instants that are absent?
 
-    FIRE_IMMEDIATELY's tick is for itself and those behind it (and counts itself when it was missed); the other
-    actions count what they pass over, and the next tick carries that.
+    FIRE_IMMEDIATELY's tick is for itself and those behind it (and counts itself when it was missed); the
+    other actions count what they pass over, and the next tick carries that.
     """
     if chime.action == MissedReminderAction.FIRE_IMMEDIATELY:
         return absent <= earlier + later

@@ -1,9 +1,9 @@
 """Reads the store after a chaos run, and has PostgreSQL note every commit while it lasts.
 
 The notes are an append-only table, written by triggers inside the transactions that they are about: which
-partition, grain and version, whose the partition was at that moment and under which epoch, and which database
-user wrote.  Every silo process logs in as a user of its own, so a commit by anybody but the owner shows itself
-whatever farro's own columns say.
+partition, grain and version, whose the partition was at that moment and under which epoch, and which
+database user wrote.  Every silo process logs in as a user of its own, so a commit by anybody but the owner
+shows itself whatever farro's own columns say.
 """
 
 from __future__ import annotations
@@ -138,7 +138,9 @@ def _ledger(key: str, row: GrainRow | None) -> LedgerSeen:
     assert layout is not None
     state = layout.decode(row.state, row.layout, Codec(None))
     assert isinstance(state, LedgerState)
-    return LedgerSeen(key, row.version, tuple((call, amount, process) for call, amount, process in state.entries))
+    return LedgerSeen(
+        key, row.version, tuple((call, amount, process) for call, amount, process in state.entries)
+    )
 
 
 def _chime(started: Started, row: GrainRow | None, reminder: ReminderRow | None) -> ChimeSeen:

@@ -68,7 +68,7 @@ _WEIGHTS: dict[Kind, tuple[int, float, float]] = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """``at_s`` after the beginning, for ``lasts_s``, to the silo at ``place``; None: to all, or the database."""
+    """``at_s`` after the beginning, for ``lasts_s``, to the silo at ``place``; None: all, or the database."""
 
     at_s: float
     kind: Kind

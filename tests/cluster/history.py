@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 class Made:
     """One call that added ``call`` to a ledger.  Times are the clients' own monotonic seconds.
 
-    ``place``: what an ok call answered; None when it failed.  ``turn_ran`` is what the error said (of a relayed
-    call it is about the relay alone, so its outcome is unknown).  ``limit_s``: the deadline it was given.
+    ``place``: what an ok call answered; None when it failed.  ``turn_ran`` is what the error said (of a
+    relayed call it is about the relay alone, so its outcome is unknown).  ``limit_s``: the deadline it had.
     """
 
     call: int
@@ -41,7 +41,7 @@ class Read:
 
 @dataclass(slots=True)
 class History:
-    """Everything that the clients of one run did.  ``hung``: calls that did not end long after their deadline."""
+    """Everything that the clients of one run did.  ``hung``: calls that did not end after their deadline."""
 
     made: list[Made] = field(default_factory=list)
     reads: list[Read] = field(default_factory=list)
@@ -79,7 +79,7 @@ class RowSeen:
 
 @dataclass(frozen=True, slots=True)
 class ChimeSeen:
-    """A grain with one reminder, as stored.  ``row`` None: the reminder is finished (all ``times`` delivered)."""
+    """A grain with one reminder, as stored.  ``row`` None: the reminder is finished after ``times`` ticks."""
 
     key: str
     action: int
@@ -109,7 +109,7 @@ class CommitSeen:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """What was read after the faults.  ``commits``: in the order noted, None where the store keeps no notes."""
+    """What was read after the faults.  ``commits``: in the order noted; None: the store keeps no notes."""
 
     ledgers: tuple[LedgerSeen, ...]
     chimes: tuple[ChimeSeen, ...]

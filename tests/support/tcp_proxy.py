@@ -1,10 +1,10 @@
-"""A TCP proxy that spoils the network between two real processes: delay, loss of contact, resets, a thin line.
+"""A TCP proxy that spoils the network between two real processes: delay, loss of contact, resets.
 
 Theory of operation.  TCP never loses a byte within a connection that lives: a lost packet comes later.  So a
 *cut* line holds what it is given and hands it on when the cut ends, exactly as retransmission would; a
 connection that is opened through a cut line is accepted and hears nothing.  What ends connections is
-:meth:`TcpProxy.reset` (RST to both ends) and :meth:`TcpProxy.refuse` (nobody listens).  Each direction has its
-own :class:`Line`; changing it is felt by connections that exist, at once.  A direction holds at most
+:meth:`TcpProxy.reset` (RST to both ends) and :meth:`TcpProxy.refuse` (nobody listens).  Each direction has
+its own :class:`Line`; changing it is felt at once by the connections that exist.  A direction holds at most
 ``HELD_BYTES_MAX`` bytes and then reads no more, so that a sender behind a cut feels back-pressure.
 
 It runs in the event loop of the test that controls it, and listens on 127.0.0.1 only.
