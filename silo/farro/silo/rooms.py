@@ -23,29 +23,25 @@ from farro.silo.options import ReminderOptions, SiloOptions
 from farro.silo.ownership import Ownership
 from farro.silo.reminders.machine_load import MachineLoad
 from farro.silo.reminders.management import ReminderDesk
-from farro.silo.reminders.registration import register_declared
+from farro.silo.reminders.registration import DeclaredReminders
 from farro.silo.reminders.service import ReminderService
 from farro.silo.streams.service import StreamService
 from farro.silo.tasks import TaskOwner
 
 
 class Rooms:
-    """Everything between an open store, whose partitions are owned, and a gateway."""
+    """Everything between an open store and a gateway."""
 
     def __init__(
         self,
         provider: Provider,
         ownership: Ownership,
-        number: int,
         classes: Sequence[GrainClass],
         options: SiloOptions,
         clock: Clock,
         random: Random,
         machine_load: Callable[[], MachineLoad],
     ) -> None:
-        self._provider = provider
-        self._ownership = ownership
-        self._classes = classes
         self._options = options
         self._clock = clock
         reminders = options.reminders or ReminderOptions()
@@ -57,7 +53,6 @@ class Rooms:
             provider,
             clock,
             self.commit_tasks,
-            owner=number,
             batch_max=activations.commit_batch_max,
             batch_bytes_max=activations.commit_bytes_max,
         )
@@ -103,6 +98,13 @@ class Rooms:
                 options=options.reminders,
                 random=random,
                 machine_load=machine_load,
+                declared=DeclaredReminders(
+                    classes,
+                    provider=provider,
+                    committer=self.committer,
+                    ownership=ownership,
+                    rows=self._row_maker,
+                ),
             )
         self.core.desk = ReminderDesk(
             provider=provider,
@@ -126,13 +128,6 @@ class Rooms:
             await self._open_reminders(self.reminders)
 
     async def _open_reminders(self, service: ReminderService) -> None:
-        await register_declared(
-            self._classes,
-            provider=self._provider,
-            committer=self.committer,
-            ownership=self._ownership,
-            rows=self._row_maker,
-        )
         await service.start()
         every_s = self._clock.loop_seconds(duration_us(service.options.repair_interval))
         self.tasks.repeat(service.repair, every_s, "repair reminders")
@@ -150,6 +145,14 @@ class Rooms:
 
     async def _collect(self) -> None:
         self.catalog.collect()
+
+    def trust(self, lease: bool) -> None:
+        """Begin ticks only while the silo may trust that its partitions are its own."""
+        if self.reminders is not None:
+            if lease:
+                self.reminders.resume()
+            else:
+                self.reminders.pause()
 
     def begin_nothing_new(self, reason: str) -> None:
         """Take no calls from clients, no ticks and no events any more; what has begun goes on."""
