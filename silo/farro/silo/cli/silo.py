@@ -40,6 +40,7 @@ class Serving:
     options: SiloOptions
     clock: Clock
     ends_with_stdin: bool
+    advertise: str | None = None
 
 
 @click.command()
@@ -58,6 +59,12 @@ class Serving:
     default="127.0.0.1:11111",
     show_default=True,
     help="Where clients reach the silo; port 0 lets the system choose.",
+)
+@click.option(
+    "--advertise",
+    metavar="HOST:PORT",
+    envvar="FARRO_ADVERTISE",
+    help="Where clients and other silos reach it, if that is not where it listens: behind a port mapping.",
 )
 @given.service_id
 @click.option(
@@ -83,6 +90,7 @@ def silo(
     modules: tuple[str, ...],
     store: str,
     listen: str,
+    advertise: str | None,
     service_id: str,
     stop_timeout: float,
     log_level: str,
@@ -105,7 +113,7 @@ def silo(
         allow_insecure_bind=allow_insecure_bind,
     )
     grains = load_grains(modules)
-    asked = Serving(grains, store, listen, service_id, options, clock, end_with_stdin)
+    asked = Serving(grains, store, listen, service_id, options, clock, end_with_stdin, advertise)
     return asyncio.run(_serve(asked))
 
 
@@ -140,6 +148,7 @@ async def _started(asked: Serving) -> Silo:
             asked.listen,
             options=asked.options,
             service_id=asked.service_id,
+            advertise=asked.advertise,
             clock=asked.clock,
         )
         await silo.start()
