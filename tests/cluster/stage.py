@@ -94,9 +94,13 @@ class Stage:
         self._started += 1
         if self._started > PROCESSES_MAX:
             raise RuntimeError(f"more than {PROCESSES_MAX} processes were started")
-        arguments = (MODULE, "--store", self._store_url(place, self._started), "--listen", "127.0.0.1:0")
+        arguments = (
+            *(MODULE, "--store", self._store_url(place, self._started)),
+            *("--listen", "127.0.0.1:0", "--advertise", place.front.address),
+            *self._arguments,
+        )
         name = f"silo-{place.number}-{self._started}"
-        place.process = await SiloProcess.start((*arguments, *self._arguments), self.folder, name)
+        place.process = await SiloProcess.start(arguments, self.folder, name)
         return place.process
 
     async def _look_after(self, place: Place, process: SiloProcess) -> None:
