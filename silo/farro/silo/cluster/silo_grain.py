@@ -1,4 +1,4 @@
-"""What operators ask a cluster and order a silo: the grain ``farro.cluster``, and what ``farro.silo`` needs."""
+"""What operators ask: the grain ``farro.cluster``, and what ``farro.silo`` needs of its host."""
 
 from __future__ import annotations
 
