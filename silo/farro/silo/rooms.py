@@ -30,13 +30,12 @@ from farro.silo.tasks import TaskOwner
 
 
 class Rooms:
-    """Everything between an open store, whose partitions are owned, and a gateway."""
+    """Everything between an open store and a gateway."""
 
     def __init__(
         self,
         provider: Provider,
         ownership: Ownership,
-        number: int,
         classes: Sequence[GrainClass],
         options: SiloOptions,
         clock: Clock,
@@ -57,7 +56,6 @@ class Rooms:
             provider,
             clock,
             self.commit_tasks,
-            owner=number,
             batch_max=activations.commit_batch_max,
             batch_bytes_max=activations.commit_bytes_max,
         )
@@ -150,6 +148,14 @@ class Rooms:
 
     async def _collect(self) -> None:
         self.catalog.collect()
+
+    def trust(self, lease: bool) -> None:
+        """Begin ticks only while the silo may trust that its partitions are its own."""
+        if self.reminders is not None:
+            if lease:
+                self.reminders.resume()
+            else:
+                self.reminders.pause()
 
     def begin_nothing_new(self, reason: str) -> None:
         """Take no calls from clients, no ticks and no events any more; what has begun goes on."""

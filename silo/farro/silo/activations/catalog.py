@@ -5,11 +5,13 @@ The future activation is in the map before the first await, so two messages neve
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Callable, Iterable
 
 from farro.client.errors import (
     CallCycle,
     FarroError,
+    Fenced,
     NoSuchMethod,
     SiloStopping,
     UnknownGrainType,
@@ -23,6 +25,10 @@ from farro.silo.activations.invocation import Invocation
 from farro.silo.activations.phases import Phase
 from farro.silo.grains.grain_class import RECEIVE_REMINDER, SYSTEM_PREFIX, GrainClass, Operation
 
+Elsewhere = Callable[[Invocation, int], None]  # the call and the partition of its grain
+
+LOOK_AGAIN_S = 0.02
+
 
 class Catalog:
     """The activations of one silo."""
@@ -35,6 +41,9 @@ class Catalog:
         self._system_awake = 0
         self._refusing: str | None = None
         self._closed = False
+        self.elsewhere: Elsewhere = _nowhere
+        self._leaving: set[Activation] = set()
+        self._left: asyncio.Event | None = None
         for known in classes:
             for operation in known.operations.values():
                 operation.spec.resolve()  # names that did not exist yet when the class was declared
@@ -76,6 +85,10 @@ class Catalog:
             if activation is None:
                 self._wake(known, call)
                 return
+            if self._leaving and activation in self._leaving and not call.chain:
+                # what a running turn asks for goes on, or the turn would wait for the next owner
+                self.set_aside(call, activation.partition)
+                return
             if call.chain and activation.busy:
                 self._refuse_cycle(call)
         except FarroError as error:
@@ -111,14 +124,32 @@ class Catalog:
 
     def _wake(self, known: GrainClass, call: Invocation) -> None:
         core = self._core
+        ownership = core.ownership
+        partition = ownership.partition_of(call.grain_type, call.grain_key)
+        if (
+            ownership.owned(partition) is None
+            or (partition in ownership.closing and not call.chain)
+            or core.loop.time() >= core.suspect_from
+        ):
+            self.set_aside(call, partition)
+            return
         grain_id = GrainId(call.grain_type, call.grain_key)
-        partition = core.ownership.partition_of(call.grain_type, call.grain_key)
         activation = Activation(core, known, grain_id, partition)
         key = (call.grain_type, call.grain_key)
         self._system_awake += known.system and key not in self._awake
         self._awake[key] = activation
         activation.post(call)
         core.turns.wake(activation, call)
+
+    def set_aside(self, call: Invocation, partition: int) -> None:
+        """This silo does not serve the partition now: the call goes to whoever does.
+
+        What the silo itself would bring to a grain (a tick, an event) goes nowhere: its owner has it too.
+        """
+        if call.delivery is not None:
+            call.respond(None, Fenced(f"this silo does not serve {call.target} now; nothing changed"))
+        else:
+            self.elsewhere(call, partition)
 
     def submit_again(self, call: Invocation) -> None:
         """A message that an activation could no longer serve goes to the next one."""
@@ -130,6 +161,10 @@ class Catalog:
         if self._awake.get(key) is activation:
             del self._awake[key]
             self._system_awake -= activation.known.system
+        if self._leaving and activation in self._leaving:
+            self._leaving.discard(activation)
+            if self._left is not None and not self._leaving:
+                self._left.set()
 
     def _refuse_cycle(self, call: Invocation) -> None:
         """A call to a grain that is waiting for this very call can never run: say so at once."""
@@ -170,3 +205,38 @@ class Catalog:
     def put_all_to_sleep(self, reason: str) -> None:
         for each in list(self._awake.values()):
             each.put_to_sleep(reason)
+
+    # ---- partitions that go
+
+    async def leave(self, partitions: frozenset[int], limit_s: float) -> None:
+        """Put to sleep whatever is awake in partitions that are being handed over.
+
+        Calls that come from outside wait for the next owner from now on; running turns, and what they call
+        within, go on for ``limit_s`` seconds at most.  One at a time.
+        """
+        self._leaving = {each for each in self._awake.values() if each.partition in partitions}
+        self._left = asyncio.Event()
+        deadline = self._core.loop.time() + limit_s
+        try:
+            while self._leaving and (left_s := deadline - self._core.loop.time()) > 0:
+                for each in list(self._leaving):
+                    each.put_to_sleep("its partition moves to another silo")
+                if not self._leaving:
+                    return
+                try:
+                    async with asyncio.timeout(min(LOOK_AGAIN_S, left_s)):
+                        await self._left.wait()
+                except TimeoutError:
+                    continue  # one that was still loading can be put to sleep now
+        finally:
+            self._leaving, self._left = set(), None
+
+    def drop(self, partitions: frozenset[int]) -> None:
+        """Forget whatever is awake in partitions that are this silo's no more; who waits goes elsewhere."""
+        for each in [each for each in self._awake.values() if each.partition in partitions]:
+            each.discard()
+
+
+def _nowhere(call: Invocation, partition: int) -> None:
+    """A silo alone, without a cluster: nobody else can serve what it does not own."""
+    call.respond(None, Fenced(f"this silo does not own partition {partition} of {call.target}"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Coroutine
 from contextvars import Context
 from dataclasses import dataclass, field
@@ -62,6 +63,8 @@ class Core:
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     context: Context = field(default_factory=empty_context)  # turns start here, not in their caller's
     counters: Counters = field(default_factory=Counters)
+    suspect_from: float = math.inf  # loop time from which no activation may begin (a silo's lease)
+    frozen_from: float = math.inf  # ... and no turn
 
     def __post_init__(self) -> None:
         self.carriers = Carriers(self.tasks)
