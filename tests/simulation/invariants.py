@@ -196,7 +196,7 @@ def a_tick_and_its_state_are_one(evidence: Evidence) -> Iterator[str]:
 def nothing_fires_before_its_time(evidence: Evidence) -> Iterator[str]:
     """No tick's turn begins before its occurrence is due."""
     for begun in evidence.history.begun:
-        if begun.clock_at < begun.due_at or begun.at + evidence.skew_us < begun.due_at:
+        if max(begun.clock_at, begun.at) < begun.due_at:
             yield (
                 f"{_say(evidence, begun.at)} {begun.grain} {begun.name} began "
                 f"{(begun.due_at - begun.at) / 1e6:.3f} s before it was due"
@@ -420,7 +420,7 @@ def broken(cluster: SimulatedCluster, history: History) -> list[str]:
         history=history,
         signs=cluster.store.signs,
         reminders=[row for rows in service.reminders.values() for row in rows.values()],
-        skew_us=max((abs(place.skew_us) for place in cluster.silos), default=0),
+        skew_us=cluster.skew_max_us,
         end_at=cluster.simulation.wall_us,
     )
     found: list[str] = []

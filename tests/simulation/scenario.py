@@ -52,8 +52,8 @@ class Mood:
         kinds = KINDS if random.random() < 0.3 else tuple(sorted(random.sample(KINDS, few)))
         return cls(
             silos=random.choice((2, 3, 3, 4)),
-            clients=random.randint(2, 4),
-            pause_s=random.choice((0.5, 1.5, 3.0)),
+            clients=random.randint(2, 3),
+            pause_s=random.choice((1.0, 3.0, 6.0)),
             kinds=kinds,
             every_s=random.choice((8.0, 20.0, 45.0)),
             skew_us=random.choice((0, 0, 200_000, 5 * SECOND_US)),
@@ -136,7 +136,8 @@ class Scenario:
                 )
             except FarroError as error:
                 code, turn_ran = error.code, error.turn_ran
-                if error.turn_ran is not False or not error.retry_safe:
+                # (what a move has called may have committed although the move has not)
+                if error.turn_ran is not False or not error.retry_safe or method == "move":
                     break
                 await asyncio.sleep(0.2 + self.random.random())
             else:

@@ -58,6 +58,7 @@ class SimulatedSilo:
         self.life += 1
         self.state = "starting"
         cluster, loop = self.cluster, self.cluster.simulation.loop(self.name)
+        cluster.skew_max_us = max(cluster.skew_max_us, abs(self.skew_us))
         self.loop = loop
         self.clock = SimulatedClock(cluster.simulation, self.skew_us, cluster.simulation.now_us)
         self.provider = cluster.store.provider(loop)
@@ -133,6 +134,7 @@ class SimulatedSilo:
         """Somebody sets the machine's clock, forward or back."""
         self.cluster.clocks_were_set = True
         self.skew_us += by_us
+        self.cluster.skew_max_us = max(self.cluster.skew_max_us, abs(self.skew_us))
         if self.loop is not None and not self.loop.dead:
             self.clock.jump(by_us)
         self.cluster.tell(f"the clock of {self.name} is set by {by_us / 1e6:+g} s")
@@ -266,6 +268,7 @@ class SimulatedCluster:
         self.story: list[tuple[int, str]] = []
         self.running: dict[asyncio.Task[Any], None] = {}
         self.clocks_were_set = False
+        self.skew_max_us = 0  # by how much a clock has been wrong at most
         self.silos = [SimulatedSilo(self, index) for index in range(silos)]
         self._listener = listener
 

@@ -102,6 +102,8 @@ class SimulatedStore:
         self.simulation = simulation
         self.memory = MemoryStore()
         self.memory.services[service_id] = self.service = Service()
+        self.server = MemoryProvider(self.memory, service_id=service_id)
+        answer_of(self.server.open(simulation.wall_us))
         self.log: list[Entry] = []
         self.signs: dict[int, list[tuple[int, int]]] = {}  # silo: (true time, what it stored)
         self.down = False
@@ -133,15 +135,15 @@ class SimulatedStore:
 
     # ---- each request, at its one instant
 
-    def apply(self, inner: MemoryProvider, member: Commit, owner: int, now: int) -> Verdict:
+    def apply(self, member: Commit, owner: int, now: int) -> Verdict:
         """One member of a batch.  Planted bugs of the store stand in front of this."""
-        return answer_of(inner.commit([member], owner, now))[0]
+        return answer_of(self.server.commit([member], owner, now))[0]
 
-    def commit(self, inner: MemoryProvider, batch: Sequence[Commit], owner: int, now: int) -> list[Verdict]:
+    def commit(self, batch: Sequence[Commit], owner: int, now: int) -> list[Verdict]:
         verdicts: list[Verdict] = []
         for member in batch:
             before = self._row(member)
-            verdict = self.apply(inner, member, owner, now)
+            verdict = self.apply(member, owner, now)
             verdicts.append(verdict)
             if verdict.outcome is Outcome.COMMITTED:
                 settled = before if verdict.settled else None
@@ -271,7 +273,7 @@ class SimulatedProvider(FaultyProvider):
         partitions = frozenset(member.partition for member in members)
 
         async def at_store() -> list[Verdict]:
-            return self._store.commit(self.inner, members, owner, now)
+            return self._store.commit(members, owner, now)
 
         return await self._request(self.inner, "commit", at_store, partitions)
 

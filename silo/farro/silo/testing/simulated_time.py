@@ -199,6 +199,14 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     # ---- what asyncio asks of it
 
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        if self.dead:  # asked for by what runs when a coroutine of the dead is closed
+            coro.close()
+        task: asyncio.Task[Any] = super().create_task(coro, **options)
+        if self.dead:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        return task
+
     def time(self) -> float:
         return LOOP_STARTED_S + self.simulation.now_us / 1e6
 
