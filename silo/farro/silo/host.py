@@ -45,8 +45,8 @@ class Silo:
     serves until the block ends, then drains: no new calls from clients, running turns finish (at most
     ``options.stop_timeout``), every activation is put to sleep.  Silos on one store form a cluster: each owns
     a part of the grains, and calls find their way.  ``listen=None``: no gateway; calls come from this process
-    only, and it must be the only silo on its store.  ``advertise`` is the ``HOST:PORT`` where others reach the
-    silo, where that is not the one it listens on.  ``store`` is a URL or a provider that is not open yet.
+    only, and it must be the only silo on its store.  ``advertise`` is the ``HOST:PORT`` where others reach
+    the silo, where that is not the one it listens on.  ``store`` is a URL or a provider that is not open yet.
     """
 
     def __init__(
@@ -129,9 +129,9 @@ class Silo:
             )
             await self._membership.join()
             await rooms.open()
-            await self._membership.open()
             if self._gateway is not None:
                 await self._gateway.start()
+            await self._membership.open()
         except BaseException:
             await self.tear_down()
             raise

@@ -34,7 +34,7 @@ class Stage(Enum):
 
 
 class Lease:
-    """``lease_s`` in loop seconds, infinite for a silo that is alone by the rules.  Instants are loop time."""
+    """``lease_s`` in loop seconds, infinite for a silo alone by the rules.  Instants are loop time."""
 
     def __init__(self, lease_s: float, now: float) -> None:
         self._lease_s = lease_s
