@@ -259,7 +259,6 @@ class Client:
                     Codec(self._caller),
                     timeout_s=self._connect_timeout_s,
                     heartbeat_s=self._heartbeat_s,
-                    on_goaway=self._lost,
                 )
             except FarroError as error:
                 problems.append(str(error))
@@ -268,6 +267,7 @@ class Client:
     def _adopt(self, connection: Connection) -> asyncio.Event:
         """Make it the current connection; the event says when it no longer is."""
         self._made += 1
+        connection.on_goaway = self._lost
         self._current = connection
         self._connections.add(connection)
         self._ready.set()

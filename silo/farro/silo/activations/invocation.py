@@ -69,6 +69,7 @@ class Invocation:
         "deadline",
         "delivery",
         "external",
+        "forwarded",
         "grain_key",
         "grain_type",
         "inline",
@@ -104,6 +105,7 @@ class Invocation:
         self.chain = chain
         self.respond = respond
         self.external = external  # from a client: refused while the silo drains
+        self.forwarded = False  # by a peer, which has found out that its grain lives here: never sent on
         self.delivery = delivery
         self.inline = inline  # its turn may begin, and even end, before ``submit`` returns
         self.operation: Operation | None = None  # found by the catalog
