@@ -23,7 +23,7 @@ from farro.silo.options import ReminderOptions, SiloOptions
 from farro.silo.ownership import Ownership
 from farro.silo.reminders.machine_load import MachineLoad
 from farro.silo.reminders.management import ReminderDesk
-from farro.silo.reminders.registration import register_declared
+from farro.silo.reminders.registration import DeclaredReminders
 from farro.silo.reminders.service import ReminderService
 from farro.silo.streams.service import StreamService
 from farro.silo.tasks import TaskOwner
@@ -42,9 +42,6 @@ class Rooms:
         random: Random,
         machine_load: Callable[[], MachineLoad],
     ) -> None:
-        self._provider = provider
-        self._ownership = ownership
-        self._classes = classes
         self._options = options
         self._clock = clock
         reminders = options.reminders or ReminderOptions()
@@ -101,6 +98,13 @@ class Rooms:
                 options=options.reminders,
                 random=random,
                 machine_load=machine_load,
+                declared=DeclaredReminders(
+                    classes,
+                    provider=provider,
+                    committer=self.committer,
+                    ownership=ownership,
+                    rows=self._row_maker,
+                ),
             )
         self.core.desk = ReminderDesk(
             provider=provider,
@@ -124,13 +128,6 @@ class Rooms:
             await self._open_reminders(self.reminders)
 
     async def _open_reminders(self, service: ReminderService) -> None:
-        await register_declared(
-            self._classes,
-            provider=self._provider,
-            committer=self.committer,
-            ownership=self._ownership,
-            rows=self._row_maker,
-        )
         await service.start()
         every_s = self._clock.loop_seconds(duration_us(service.options.repair_interval))
         self.tasks.repeat(service.repair, every_s, "repair reminders")
