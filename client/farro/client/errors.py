@@ -223,6 +223,12 @@ class ReadonlyTurn(FarroError, RuntimeError):
     code = "readonly_turn"
 
 
+class StatelessTurn(FarroError, RuntimeError):
+    """A stateless worker asked for what is stored: a reminder, an event, ``destroy()``."""
+
+    code = "stateless_turn"
+
+
 class GrainDestroyed(FarroError, RuntimeError):
     """The turn destroyed its grain and then asked for something that needs it."""
 

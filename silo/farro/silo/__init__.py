@@ -25,6 +25,7 @@ from farro.client.streams import StreamEvent
 from farro.silo.grains.decorators import call_timeout, cancellable, oneway, operation, readonly
 from farro.silo.grains.grain import Grain
 from farro.silo.grains.registered import register_reminder
+from farro.silo.grains.stateless import stateless_worker
 from farro.silo.grains.subscriptions import PUBLISHER_KEY, subscribe
 from farro.silo.options import (
     ActivationOptions,
@@ -69,6 +70,7 @@ __all__ = [
     "operation",
     "readonly",
     "register_reminder",
+    "stateless_worker",
     "subscribe",
 ]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from farro.client.identity import partition_of
+from farro.client.errors import InvalidPayload
+from farro.silo.placement import Place, Placed, place_of
 
 COUNTER_BITS = 40
 
@@ -35,6 +36,7 @@ class Ownership:
         self.partitions = partitions
         self.closing: frozenset[int] = frozenset()
         self._owned: dict[int, Owned] = {}
+        self._classes: dict[str, Placed] = {}
         self._counter = 0
         self._taken: list[Listener] = []
         self._dropped: list[Listener] = []
@@ -75,8 +77,24 @@ class Ownership:
         """Owned, and not being handed over."""
         return partition in self._owned and partition not in self.closing
 
+    def serve(self, grain_type: str, known: Placed) -> None:
+        """From now on grains of that type live where their class says."""
+        self._classes[grain_type] = known
+
+    def place_of(self, grain_type: str, grain_key: str) -> Place:
+        """Where a grain lives; raises :class:`InvalidGrainId` as :mod:`farro.silo.placement` says."""
+        classes = self._classes
+        return place_of(grain_type, grain_key, classes.get(grain_type), self.partitions, classes.get)
+
     def partition_of(self, grain_type: str, grain_key: str) -> int:
-        return partition_of(grain_type, grain_key, self.partitions)
+        """The partition that has the grain's rows; :class:`InvalidPayload` for one that has none."""
+        place = self.place_of(grain_type, grain_key)
+        if isinstance(place, int):
+            return place
+        raise InvalidPayload(
+            f"{grain_type}/{grain_key[:80]} lives in no partition, so nothing of it can be stored: "
+            "no state, reminders or events"
+        )
 
     def owned(self, partition: int) -> Owned | None:
         return self._owned.get(partition)

@@ -23,6 +23,7 @@ from farro.silo.activations.core import Core
 from farro.silo.activations.failures import printable
 from farro.silo.activations.invocation import Invocation
 from farro.silo.activations.phases import Phase
+from farro.silo.activations.workers import Workers
 from farro.silo.grains.grain_class import RECEIVE_REMINDER, SYSTEM_PREFIX, GrainClass, Operation
 
 Elsewhere = Callable[[Invocation, int], None]  # the call and the partition of its grain
@@ -38,6 +39,7 @@ class Catalog:
         core.catalog = self
         self._classes: dict[str, GrainClass] = {}
         self._awake: dict[tuple[str, str], Activation] = {}
+        self._workers = Workers(core)
         self._system_awake = 0
         self._refusing: str | None = None
         self._closed = False
@@ -53,10 +55,11 @@ class Catalog:
                     f"two grain classes are named {known.type_name!r}: {other.where} and {known.where}; "
                     "give one of them another name="
                 )
+            core.ownership.serve(known.type_name, known)
 
     def __len__(self) -> int:
         """How many grains are awake; what the silo itself is made of does not count."""
-        return len(self._awake) - self._system_awake
+        return len(self._awake) - self._system_awake + len(self._workers)
 
     def known(self, grain_type: str) -> GrainClass | None:
         return self._classes.get(grain_type)
@@ -123,6 +126,9 @@ class Catalog:
         return operation
 
     def _wake(self, known: GrainClass, call: Invocation) -> None:
+        if known.max_local:
+            self._workers.submit(known, call)
+            return
         core = self._core
         ownership = core.ownership
         partition = ownership.partition_of(call.grain_type, call.grain_key)
@@ -184,7 +190,7 @@ class Catalog:
         now = self._core.loop.time()
         old = [
             each
-            for each in self._awake.values()
+            for each in (*self._awake.values(), *self._workers)
             if each.phase is Phase.ACTIVE and each.idle and now - each.last_active >= each.known.idle_after_s
         ]
         old.sort(key=lambda each: each.last_active)
@@ -203,7 +209,7 @@ class Catalog:
         self._closed = True
 
     def put_all_to_sleep(self, reason: str) -> None:
-        for each in list(self._awake.values()):
+        for each in (*self._awake.values(), *self._workers):
             each.put_to_sleep(reason)
 
     # ---- partitions that go

@@ -27,7 +27,7 @@ from farro.client.errors import (
 from farro.providers.rows import GrainRow, Verdict
 from farro.silo.activations.failures import describe, failed, printable
 from farro.silo.activations.invocation import Consumption, Invocation
-from farro.silo.activations.turn_commit import absorb, changes
+from farro.silo.activations.turn_commit import absorb, changes, check_place
 from farro.silo.grains.context import CURRENT, Link, Turn
 from farro.silo.grains.grain import Grain
 
@@ -222,6 +222,7 @@ class Turns:
 
     def _make_grain(self, activation: Activation, row: GrainRow | None) -> None:
         known, codec = activation.known, self._core.codec
+        check_place(activation, row)
         grain: Grain[Any] = known.cls.__new__(known.cls)
         grain._farro_id = activation.id
         grain._farro_runtime = activation
@@ -352,6 +353,7 @@ class Turns:
         """A grain without state learns its version when it first has something to write."""
         try:
             row = await self._core.loader.load(activation.id.type, activation.id.key)
+            check_place(activation, row)
         except FarroError as error:
             log.warning("commit failed grain=%s: %s", printable(str(activation.id)), printable(str(error)))
             return error
