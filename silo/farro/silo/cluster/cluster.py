@@ -29,7 +29,7 @@ from farro.silo.activations.invocation import Invocation
 from farro.silo.cluster import balance, death
 from farro.silo.cluster.heartbeat import Beat, Heartbeat
 from farro.silo.cluster.lease import Lease, Stage
-from farro.silo.cluster.links import Links
+from farro.silo.cluster.links import Dial, Links
 from farro.silo.cluster.observing import Observer
 from farro.silo.cluster.partitions import Partitions
 from farro.silo.cluster.router import Router
@@ -63,6 +63,7 @@ class Cluster:
         lease_s: float,
         publish: Callable[[ClusterMap], None],
         on_stage: Callable[[Stage], None],
+        dial: Dial | None = None,
         refuses: death.Refuses = death.refuses,
     ) -> None:
         self.row = row
@@ -72,7 +73,13 @@ class Cluster:
         self._core = core
         self._ownership = core.ownership
         self._links = Links(
-            row.number, service_id, core.codec, random, on_down=self._link_down, on_news=self._news
+            row.number,
+            service_id,
+            core.codec,
+            random,
+            on_down=self._link_down,
+            on_news=self.heard_news,
+            dial=dial,
         )
         self._router = Router(row.number, self._ownership, core.catalog, self._links, random)
         self._clock = clock
@@ -198,7 +205,8 @@ class Cluster:
         if beat.view != self._rows.view or was_frozen or self._others(self._rows):
             self._asked.set()
 
-    def _news(self, view: int) -> None:
+    def heard_news(self, view: int) -> None:
+        """A peer knows of that view."""
         if view > self._rows.view:
             self._asked.set()
 

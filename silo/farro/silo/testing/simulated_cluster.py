@@ -13,17 +13,24 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from farro.client.codec import Codec
 from farro.client.errors import CallTimeout, FarroError, SiloUnavailable, from_wire, to_wire
+from farro.silo.gateway.session import CallTarget
 from farro.silo.grains.grain import Grain
 from farro.silo.host import Silo
+from farro.silo.membership import Network
 from farro.silo.options import SiloOptions
 from farro.silo.reminders.machine_load import MachineLoad
 from farro.silo.testing.simulated_network import CLOSED, End, Host, SimulatedNetwork
+from farro.silo.testing.simulated_sockets import SimulatedGateway, WayOut
 from farro.silo.testing.simulated_store import SimulatedStore
 from farro.silo.testing.simulated_time import SimulatedClock, SimulatedLoop, Simulation
 
 MACHINE = MachineLoad(cpus=2.0, memory_load=0.5)
-CALM = SiloOptions(switch_interval=None, garbage_put_off=None)
+DOOR = "/calls"
+"""Where simulated clients come in.  Their calls skip the gateway's frames, which the links between silos have."""
+
+CALM = SiloOptions(switch_interval=None, garbage_put_off=None, allow_insecure_bind=True)
 """Options that leave alone what belongs to the whole Python process."""
 
 
@@ -47,7 +54,8 @@ class SimulatedSilo:
     @property
     def number(self) -> int:
         """The number under which the silo lives in the store; 0 while it has none."""
-        return getattr(self.silo, "number", 0)
+        silo = self.silo
+        return 0 if silo is None or self.state in ("down", "starting") else silo.number
 
     # ---- life
 
@@ -62,7 +70,8 @@ class SimulatedSilo:
         self.loop = loop
         self.clock = SimulatedClock(cluster.simulation, self.skew_us, cluster.simulation.now_us)
         self.provider = cluster.store.provider(loop)
-        self.host = Host(self.address, loop, self._accept)
+        self.host = Host(self.address, loop)
+        self.door = Host(self.address + DOOR, loop, self._accept)
         self.failure: str | None = None
         loop.call_soon(lambda: self._keep(loop.create_task(self._run(loop), name="silo")))
 
@@ -80,7 +89,7 @@ class SimulatedSilo:
             return
         silo.on_failure(partial(self._failed, loop))
         self.state = "up"
-        cluster.network.listen(self.host)
+        cluster.network.listen(self.door)
         cluster.tell(f"{self.name} is up as silo {self.number}")
 
     def _failed(self, loop: SimulatedLoop, reason: str) -> None:
@@ -101,6 +110,7 @@ class SimulatedSilo:
         self.cluster.tell(f"{self.name} is no more")
         self.loop.kill()
         self.cluster.network.died(self.host)
+        self.cluster.network.died(self.door)
         self.provider.forget_locks()
         self.state = "down"
 
@@ -126,7 +136,7 @@ class SimulatedSilo:
             loop.call_soon(lambda: self._keep(loop.create_task(self._drain(loop, silo), name="stop")))
 
     async def _drain(self, loop: SimulatedLoop, silo: Silo) -> None:
-        self.cluster.network.close(self.host)
+        self.cluster.network.close(self.door)
         await silo.stop()
         self.cluster.simulation.after(0, self.crash)
 
@@ -218,7 +228,7 @@ class SimulatedClient:
             if not opened.done():
                 opened.set_result(end)
 
-        self.cluster.network.connect(self.host, address, done)
+        self.cluster.network.connect(self.host, address + DOOR, done)
         end = await opened
         if end is None:
             raise SiloUnavailable(f"nobody listens at {address}", turn_ran=False)
@@ -297,10 +307,18 @@ class SimulatedCluster:
 
     def make(self, place: SimulatedSilo) -> Silo:
         """A silo for a process that has just begun; called on its loop."""
+        way_out = WayOut(self.network, place.host)
+
+        def gateway(listen: str, target: CallTarget, codec: Codec, **options: Any) -> Any:
+            way_out.codec = codec
+            return SimulatedGateway(self.network, place.host, target, codec, **options)
+
         return Silo(
             self.grains,
             place.provider,
+            place.address,
             options=self.options,
+            network=Network(gateway=gateway, dial=way_out.dial, refuses=way_out.refuses),
             clock=place.clock,
             random=Random(self.simulation.random.getrandbits(64)),
             machine_load=lambda: MACHINE,

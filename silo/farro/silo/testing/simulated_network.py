@@ -24,15 +24,26 @@ DELAY_US = (100, 1_500)
 
 @dataclass(eq=False, slots=True)
 class Host:
-    """A process as the network sees it.  ``accept`` is called on its loop with each new wire to it."""
+    """A process as the network sees it.  ``accept`` is called on its loop with each new wire to it.
+
+    ``address`` may have more than one door, ``HOST:PORT`` and ``HOST:PORT/name``; cuts are between hosts.
+    """
 
     address: str
     loop: SimulatedLoop
-    accept: Callable[[End], None] | None = None
+    accept: Callable[[End[Any]], None] | None = None
+
+    @property
+    def machine(self) -> str:
+        return machine_of(self.address)
 
     @property
     def is_up(self) -> bool:
         return not self.loop.dead
+
+
+def machine_of(address: str) -> str:
+    return address.partition("/")[0]
 
 
 class SimulatedNetwork:
@@ -83,15 +94,16 @@ class SimulatedNetwork:
 
     # ---- wires
 
-    def connect(self, host: Host, target: str, done: Callable[[End | None], object]) -> None:
+    def connect(self, host: Host, target: str, done: Callable[[End[Any] | None], object]) -> None:
         """Open a wire to whoever listens at ``target``; ``done`` is called on the host's loop.
 
         None: refused.  Cut off, it is never called: whoever connects has a deadline of his own.
         """
         self.simulation.after(self.way_us(), partial(self._arrive, host, target, done))
 
-    def _arrive(self, host: Host, target: str, done: Callable[[End | None], object]) -> None:
-        if self.is_cut(host.address, target) or self.is_cut(target, host.address):
+    def _arrive(self, host: Host, target: str, done: Callable[[End[Any] | None], object]) -> None:
+        machine = machine_of(target)
+        if self.is_cut(host.machine, machine) or self.is_cut(machine, host.machine):
             return
         found = self._listening.get(target)
         if found is None or not found.is_up or found.accept is None:
@@ -125,7 +137,12 @@ class Wire:
         simulation.at(at, partial(self._arrive, side, message))
 
     def _is_cut(self, side: int) -> bool:
-        return self.network.is_cut(self.hosts[side].address, self.hosts[1 - side].address)
+        return self.network.is_cut(self.hosts[side].machine, self.hosts[1 - side].machine)
+
+    def is_silent(self, side: int) -> bool:
+        """Would the other end not answer now?"""
+        other = self.hosts[1 - side].loop
+        return other.frozen or other.dead or self._is_cut(0) or self._is_cut(1)
 
     def flow(self) -> None:
         for side in (0, 1):
@@ -174,6 +191,11 @@ class End(Generic[T]):
     @property
     def peer(self) -> str:
         return self._wire.hosts[1 - self._side].address
+
+    @property
+    def is_silent(self) -> bool:
+        """Would the other end not answer now?"""
+        return self._wire.is_silent(self._side)
 
     def send(self, message: T) -> None:
         if not self.closed:
