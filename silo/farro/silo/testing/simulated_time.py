@@ -84,7 +84,7 @@ class Simulation:
 
     def run_until(self, us: int) -> None:
         """Let happen everything up to and including the instant ``us``; then it is ``us``."""
-        self._run(lambda: self._step(us))
+        self._run(us, None)
         self.now_us = max(self.now_us, us)
 
     def run(self, loop: SimulatedLoop, main: Coroutine[Any, Any, T], until_us: int | None = None) -> T:
@@ -93,44 +93,51 @@ class Simulation:
         :class:`VirtualTimeError` when nothing is left that could end it, or at ``until_us``.
         """
         task = loop.create_task(main, name="main")
-        self._run(lambda: not task.done() and self._step(until_us))
+        self._run(until_us, task)
         if not task.done():
             raise VirtualTimeError(f"{loop.name}: the main task has not ended at {self.now_us / 1e6:g} s")
         return task.result()
 
-    def _run(self, step: Callable[[], bool]) -> None:
+    def _run(self, until_us: int | None, task: asyncio.Task[Any] | None) -> None:
+        """Run what is ready, then move on to the next instant, until ``task`` is done or nothing is left."""
         if asyncio._get_running_loop() is not None:
             raise VirtualTimeError("a simulation runs in no other event loop")
+        later = self._later
         try:
-            while step():
-                pass
+            while True:
+                self._run_ready()
+                if (task is not None and task.done()) or not later:
+                    return
+                if until_us is not None and later[0][0] > until_us:
+                    return
+                self._next()
         finally:
             _set_running_loop(None)
 
-    def _step(self, until_us: int | None) -> bool:
-        """Run what is ready, or move on to the next instant.  False: nothing is left before ``until_us``."""
+    def _run_ready(self) -> None:
         ready, steps = self._ready, 0
         while ready:
             handle = ready.popleft()
-            if not handle.cancelled():
-                handle._loop.step(handle)  # type: ignore[attr-defined]
+            if handle._cancelled:
+                continue
+            loop: SimulatedLoop = handle._loop  # type: ignore[attr-defined]
+            if loop.frozen:
+                loop.kept.append(handle)
+            elif not loop.dead:
+                _set_running_loop(loop)
+                handle._run()
             steps += 1
             if steps > STEPS_MAX:
                 raise VirtualTimeError(f"{STEPS_MAX} steps at {self.now_us / 1e6:g} s; the last: {handle!r}")
-        later = self._later
-        if not later or (until_us is not None and later[0][0] > until_us):
-            return False
-        self.now_us = later[0][0]
-        while later and later[0][0] == self.now_us:
-            happens = heappop(later)[2]
-            if isinstance(happens, asyncio.Handle):
-                ready.append(happens)
-            else:
-                _set_running_loop(None)
-                happens()
-                if ready:  # in the order of the heap: what is woken here goes before the next timer
-                    break
-        return True
+
+    def _next(self) -> None:
+        """Move on to the next instant, and let the first thing that is set for it happen."""
+        self.now_us, _, happens = heappop(self._later)
+        if isinstance(happens, asyncio.Handle):
+            self._ready.append(happens)
+        else:
+            _set_running_loop(None)
+            happens()
 
     def close(self) -> None:
         """End every process without running another line of it, as far as Python can.  Repeatable."""
@@ -151,20 +158,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.name = name
         self.frozen = False
         self.dead = False
-        self._kept: list[asyncio.Handle] = []  # while it is frozen
+        self.kept: list[asyncio.Handle] = []  # while it is frozen
         self._dead_tasks: list[asyncio.Task[Any]] = []
 
     def __repr__(self) -> str:
         return f"<SimulatedLoop {self.name}>"
 
     # ---- what the simulation does to it
-
-    def step(self, handle: asyncio.Handle) -> None:
-        if self.frozen:
-            self._kept.append(handle)
-        elif not self.dead:
-            _set_running_loop(self)
-            handle._run()
 
     def freeze(self) -> None:
         """Run nothing until :meth:`thaw`.  Timers pass all the same, and what arrives waits."""
@@ -173,7 +173,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def thaw(self) -> None:
         """What was kept goes on, in the order it became ready."""
         self.frozen = False
-        kept, self._kept = self._kept, []
+        kept, self.kept = self.kept, []
         for handle in kept:
             self.simulation.ready(handle)
 
@@ -183,7 +183,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if not self.dead:
             self.dead, self.frozen = True, False
             self._dead_tasks += sorted(asyncio.all_tasks(self), key=lambda task: task.get_name())
-            self._kept.clear()
+            self.kept.clear()
 
     def bury(self) -> None:
         """Let go of a dead process's objects.  What its coroutines do when they are closed reaches nobody."""
