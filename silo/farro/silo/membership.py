@@ -112,7 +112,7 @@ class Membership:
         )
         rooms.committer.on_fenced = self._cluster.fenced
         if self._gateway is not None:
-            self._gateway.on_news(self._cluster.heard_news)
+            self._gateway.on_news(self._cluster.news)
         await self._cluster.check_alone()
 
     async def open(self) -> None:

@@ -78,7 +78,7 @@ class Cluster:
             core.codec,
             random,
             on_down=self._link_down,
-            on_news=self.heard_news,
+            on_news=self.news,
             dial=dial,
         )
         self._router = Router(row.number, self._ownership, core.catalog, self._links, random)
@@ -103,6 +103,7 @@ class Cluster:
         self._asked = asyncio.Event()
         self._moving = False
         self._published = 0
+        self._router.on_stale = self.news
         core.catalog.elsewhere = self._elsewhere
         self._trust(self._loop.time())
 
@@ -205,8 +206,8 @@ class Cluster:
         if beat.view != self._rows.view or was_frozen or self._others(self._rows):
             self._asked.set()
 
-    def heard_news(self, view: int) -> None:
-        """A peer knows of that view."""
+    def news(self, view: int) -> None:
+        """Somebody has heard of that view."""
         if view > self._rows.view:
             self._asked.set()
 

@@ -57,9 +57,9 @@ class WebSockets:
 class Links:
     """The connections of silo :attr:`number` to its peers.
 
-    ``dial(address, info)`` opens a connection whose hello says ``info``, or raises a :class:`FarroError`; None:
-    over WebSockets.  ``on_down(silo, reason)`` is told of a link that broke and of every attempt to dial that
-    failed, ``on_news(view)`` that a peer has heard of that view, :attr:`on_up` of a new link.
+    ``dial(address, info)`` opens a connection whose hello says ``info``, or raises a :class:`FarroError`;
+    None: over WebSockets.  ``on_down(silo, reason)`` is told of a link that broke and of every attempt to
+    dial that failed, ``on_news(view)`` that a peer has heard of that view, :attr:`on_up` of a new link.
     """
 
     def __init__(

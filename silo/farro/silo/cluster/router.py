@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -317,10 +317,9 @@ class Router:
         """How many calls wait."""
         return self._held_count
 
-    def held_partitions(self) -> list[int]:
-        """The partitions that calls wait for, most of them first: to be taken in this order."""
-        waiting = Counter({place: len(held) for place, held in self._held.items() if isinstance(place, int)})
-        return [partition for partition, _ in waiting.most_common()]
+    def held_partitions(self) -> frozenset[int]:
+        """The partitions that calls wait for: to be taken first."""
+        return frozenset(place for place in self._held if isinstance(place, int))
 
     def figures(self) -> RouterFigures:
         return RouterFigures(self._forwarded, self._held_count, self._sent_again, self._refused)

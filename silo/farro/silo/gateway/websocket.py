@@ -28,8 +28,9 @@ class Gateway:
     """Lets clients and peers call a silo.
 
     ``listen`` is ``HOST:PORT`` (port 0: the system chooses; :attr:`address` tells).  ``facts`` go into the
-    welcome and ``/health``: plain values, of which ``silo`` and ``service`` must be what a peer meant.  :meth:`bind` takes the
-    port before the silo has written anything to its store; who comes before :meth:`start` waits for it.
+    welcome and ``/health``: plain values, of which ``silo`` and ``service`` must be what a peer meant.
+    :meth:`bind` takes the port before the silo has written anything to its store; who comes before
+    :meth:`start` waits for it.
     """
 
     def __init__(
@@ -103,8 +104,8 @@ class Gateway:
     def publish(self, cluster: ClusterMap, silo: int | None = None) -> None:
         """Tell clients, those to come as well, what the cluster looks like now; a peer hears that it changed.
 
-        ``silo``: this silo's number, from now on in every welcome.  Any time, and repeatable; a view older than
-        the last one is not told.
+        ``silo``: this silo's number, from now on in every welcome.  Any time, and repeatable; a view older
+        than the last one is not told.
         """
         self._know(silo)
         if self._sessions is not None:
@@ -152,7 +153,8 @@ class Gateway:
         serving = self._sessions is not None and not self._stopping
         status = "ok" if serving else "stopping" if self._stopping else "starting"
         return web.json_response(
-            {"status": status, "connections": self.connections, **self._shared.facts}, status=200 if serving else 503
+            {"status": status, "connections": self.connections, **self._shared.facts},
+            status=200 if serving else 503,
         )
 
     async def _connect(self, request: web.Request) -> web.StreamResponse:

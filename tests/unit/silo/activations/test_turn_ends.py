@@ -371,15 +371,3 @@ async def test_errors_answer_both_questions(world: World) -> None:
         CommitOutcomeUnknown: (None, False),
     }
     assert all(issubclass(kind, FarroError) for kind in flags)
-
-
-async def test_a_silo_whose_store_was_taken_over_says_so_once(world: World) -> None:
-    told: list[str] = []
-    world.silo.on_failure(told.append)
-    other = await world.store.inner.join("elsewhere", 0)
-    await world.store.inner.take(other.number, range(64), 0)
-    for value in (1, 2):
-        with pytest.raises(Fenced):
-            await world.do("b", note(value))
-    assert len(told) == 1 and "taken over" in told[0]
-    assert not world.silo.healthy
