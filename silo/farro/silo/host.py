@@ -32,6 +32,7 @@ from farro.silo.reminders.machine_load import MachineLoad, read_machine_load
 from farro.silo.reminders.management_grain import ReminderManagement
 from farro.silo.rooms import Rooms
 from farro.silo.streams.stream_grains import StreamConsumer, StreamReading
+from farro.silo.system_grains import PartitionGrain, SiloGrain
 
 log = logging.getLogger("farro.silo")
 
@@ -70,7 +71,15 @@ class Silo:
         self.options = options if options is not None else SiloOptions()
         self.options.validate()
         self._classes = [
-            _declared(each) for each in (*grains, ReminderManagement, StreamReading, StreamConsumer)
+            _declared(each)
+            for each in (
+                *grains,
+                ReminderManagement,
+                StreamReading,
+                StreamConsumer,
+                PartitionGrain,
+                SiloGrain,
+            )
         ]
         self._store = store
         self._service_id = service_id

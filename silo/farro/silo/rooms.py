@@ -23,6 +23,7 @@ from farro.silo.options import ReminderOptions, SiloOptions
 from farro.silo.ownership import Ownership
 from farro.silo.reminders.machine_load import MachineLoad
 from farro.silo.reminders.management import ReminderDesk
+from farro.silo.reminders.management_owners import ClusterDesk
 from farro.silo.reminders.registration import DeclaredReminders
 from farro.silo.reminders.service import ReminderService
 from farro.silo.streams.service import StreamService
@@ -85,6 +86,7 @@ class Rooms:
             options=options.streams,
             random=random,
             classes=classes,
+            caller=self.caller,
         )
         self.reminders: ReminderService | None = None
         if options.reminders is not None:
@@ -106,7 +108,7 @@ class Rooms:
                     rows=self._row_maker,
                 ),
             )
-        self.core.desk = ReminderDesk(
+        here = ReminderDesk(
             provider=provider,
             committer=self.committer,
             ownership=ownership,
@@ -115,6 +117,9 @@ class Rooms:
             rows=self._row_maker,
             service=self.reminders,
             reminders_max=self.core.reminders_max,
+        )
+        self.core.desk = ClusterDesk(
+            here, provider=provider, ownership=ownership, caller=self.caller, committer=self.committer
         )
 
     async def open(self) -> None:
