@@ -55,7 +55,7 @@ class Catalog:
                     f"two grain classes are named {known.type_name!r}: {other.where} and {known.where}; "
                     "give one of them another name="
                 )
-            core.ownership.serve(known.type_name, known)
+            core.ownership.know(known.type_name, known)
 
     def __len__(self) -> int:
         """How many grains are awake; what the silo itself is made of does not count."""
