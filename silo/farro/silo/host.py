@@ -25,7 +25,7 @@ from farro.silo.gateway.limits import GatewayOptions
 from farro.silo.gateway.websocket import Gateway
 from farro.silo.grains.grain import Grain
 from farro.silo.grains.grain_class import GrainClass
-from farro.silo.membership import Membership
+from farro.silo.membership import Membership, Network
 from farro.silo.metrics import SiloStatistics, TurnFigures
 from farro.silo.options import SiloOptions
 from farro.silo.ownership import Ownership
@@ -39,6 +39,8 @@ from farro.silo.system_grains import PartitionGrain, SiloGrain
 log = logging.getLogger("farro.silo")
 
 G = TypeVar("G")
+
+SOCKETS = Network()
 
 
 class Silo:
@@ -63,9 +65,11 @@ class Silo:
         advertise: str | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
+        network: Network = SOCKETS,
         machine_load: Callable[[], MachineLoad] = read_machine_load,
     ) -> None:
         self._machine_load = machine_load
+        self._network = network
         self.options = options if options is not None else SiloOptions()
         self.options.validate()
         self._classes = [
@@ -139,6 +143,7 @@ class Silo:
                 service_id=self._service_id,
                 address=self._advertised(),
                 gateway=self._gateway,
+                network=self._network,
                 on_stuck=self._stuck,
             )
             self._control = rooms.core.control = Control(self.provider, rooms, self._membership)
@@ -173,7 +178,7 @@ class Silo:
     async def _bind_gateway(self, rooms: Rooms) -> None:
         """Have the port before anything is written to the store: one in use leaves no trace there."""
         if self._listen is not None:
-            self._gateway = Gateway(
+            self._gateway = self._network.gateway(
                 self._listen,
                 rooms.catalog,
                 rooms.codec,

@@ -10,8 +10,6 @@ from farro.silo.placement import Place, Placed, place_of
 
 COUNTER_BITS = 40
 
-Listener = Callable[[frozenset[int]], None]
-
 
 @dataclass(frozen=True, slots=True)
 class Owned:

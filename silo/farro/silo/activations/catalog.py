@@ -45,7 +45,7 @@ class Catalog:
         self._refusing: str | None = None
         self._closed = False
         self.elsewhere: Elsewhere = _nowhere
-        self._leaving: set[Activation] = set()
+        self._leaving: dict[Activation, None] = {}  # in the order they woke
         self._left: asyncio.Event | None = None
         for known in classes:
             for operation in known.operations.values():
@@ -175,7 +175,7 @@ class Catalog:
             del self._awake[key]
             self._system_awake -= activation.known.system
         if self._leaving and activation in self._leaving:
-            self._leaving.discard(activation)
+            self._leaving.pop(activation, None)
             if self._left is not None and not self._leaving:
                 self._left.set()
 
@@ -227,7 +227,7 @@ class Catalog:
         Calls that come from outside wait for the next owner from now on; running turns, and what they call
         within, go on for ``limit_s`` seconds at most.  One at a time.
         """
-        self._leaving = {each for each in self._awake.values() if each.partition in partitions}
+        self._leaving = {each: None for each in self._awake.values() if each.partition in partitions}
         self._left = asyncio.Event()
         deadline = self._core.loop.time() + limit_s
         try:
@@ -242,7 +242,7 @@ class Catalog:
                 except TimeoutError:
                     continue  # one that was still loading can be put to sleep now
         finally:
-            self._leaving, self._left = set(), None
+            self._leaving, self._left = {}, None
 
     def drop(self, partitions: frozenset[int]) -> None:
         """Forget whatever is awake in partitions that are this silo's no more; who waits goes elsewhere."""
