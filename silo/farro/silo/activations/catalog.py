@@ -23,10 +23,11 @@ from farro.silo.activations.core import Core
 from farro.silo.activations.failures import printable
 from farro.silo.activations.invocation import Invocation
 from farro.silo.activations.phases import Phase
-from farro.silo.activations.workers import Workers
+from farro.silo.activations.workers import NO_PARTITION, Workers
 from farro.silo.grains.grain_class import RECEIVE_REMINDER, SYSTEM_PREFIX, GrainClass, Operation
+from farro.silo.placement import OnSilo
 
-Elsewhere = Callable[[Invocation, int], None]  # the call and the partition of its grain
+Elsewhere = Callable[[Invocation, int | OnSilo], None]  # the call and the place of its grain
 
 LOOK_AGAIN_S = 0.02
 
@@ -131,6 +132,13 @@ class Catalog:
             return
         core = self._core
         ownership = core.ownership
+        place = ownership.place_of(call.grain_type, call.grain_key)
+        if isinstance(place, OnSilo):
+            if place.number == core.committer.owner:
+                self._wake_here(known, call, NO_PARTITION)
+            else:
+                self.elsewhere(call, place)
+            return
         partition = ownership.partition_of(call.grain_type, call.grain_key)
         if (
             ownership.owned(partition) is None
@@ -139,6 +147,10 @@ class Catalog:
         ):
             self.set_aside(call, partition)
             return
+        self._wake_here(known, call, partition)
+
+    def _wake_here(self, known: GrainClass, call: Invocation, partition: int) -> None:
+        core = self._core
         grain_id = GrainId(call.grain_type, call.grain_key)
         activation = Activation(core, known, grain_id, partition)
         key = (call.grain_type, call.grain_key)
@@ -243,6 +255,7 @@ class Catalog:
             each.discard()
 
 
-def _nowhere(call: Invocation, partition: int) -> None:
+def _nowhere(call: Invocation, place: int | OnSilo) -> None:
     """A silo alone, without a cluster: nobody else can serve what it does not own."""
-    call.respond(None, Fenced(f"this silo does not own partition {partition} of {call.target}"))
+    what = f"partition {place}" if isinstance(place, int) else f"silo {place.number}"
+    call.respond(None, Fenced(f"{what} of {call.target} is not this silo's"))

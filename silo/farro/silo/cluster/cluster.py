@@ -35,6 +35,7 @@ from farro.silo.cluster.partitions import Partitions
 from farro.silo.cluster.router import Router
 from farro.silo.metrics import ClusterFigures
 from farro.silo.options import ClusterOptions
+from farro.silo.placement import OnSilo
 from farro.silo.tasks import TaskOwner
 
 log = logging.getLogger("farro.cluster")
@@ -214,11 +215,11 @@ class Cluster:
         log.info("partition %d is another silo's", partition)
         self._asked.set()
 
-    def _elsewhere(self, call: Invocation, partition: int) -> None:
-        if self._ownership.owned(partition) is not None:
-            self._router.hold(call, partition)  # suspect, frozen, or being handed over
+    def _elsewhere(self, call: Invocation, place: int | OnSilo) -> None:
+        if isinstance(place, int) and self._ownership.owned(place) is not None:
+            self._router.hold(call, place)  # suspect, frozen, or being handed over
         else:
-            self._router.submit(call, partition)
+            self._router.submit(call, place)
 
     # ---- the lease
 
@@ -400,6 +401,6 @@ class Cluster:
         self._publish(map_)
 
 
-def _closed(call: Invocation, partition: int) -> None:
-    del partition
+def _closed(call: Invocation, place: int | OnSilo) -> None:
+    del place
     call.respond(None, SiloStopping(f"this silo has stopped and does not serve {call.target} any more"))
