@@ -18,12 +18,14 @@ from farro.client.streams import After, EventStream
 from farro.providers.contracts import Provider
 from farro.providers.opening import open_provider
 from farro.silo.cluster.cluster import Cluster
+from farro.silo.cluster.silo_grain import ClusterLook
+from farro.silo.control import Control
 from farro.silo.gateway.address import ListenAddress, reachable
 from farro.silo.gateway.limits import GatewayOptions
 from farro.silo.gateway.websocket import Gateway
 from farro.silo.grains.grain import Grain
 from farro.silo.grains.grain_class import GrainClass
-from farro.silo.membership import Membership
+from farro.silo.membership import Membership, Network
 from farro.silo.metrics import SiloStatistics, TurnFigures
 from farro.silo.options import SiloOptions
 from farro.silo.ownership import Ownership
@@ -37,6 +39,8 @@ from farro.silo.system_grains import PartitionGrain, SiloGrain
 log = logging.getLogger("farro.silo")
 
 G = TypeVar("G")
+
+SOCKETS = Network()
 
 
 class Silo:
@@ -61,9 +65,11 @@ class Silo:
         advertise: str | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
+        network: Network = SOCKETS,
         machine_load: Callable[[], MachineLoad] = read_machine_load,
     ) -> None:
         self._machine_load = machine_load
+        self._network = network
         self.options = options if options is not None else SiloOptions()
         self.options.validate()
         self._classes = [
@@ -75,6 +81,7 @@ class Silo:
                 StreamConsumer,
                 PartitionGrain,
                 SiloGrain,
+                ClusterLook,
             )
         ]
         self._store = store
@@ -92,6 +99,8 @@ class Silo:
         self._failure: str | None = None
         self._tell_failure: Callable[[str], None] | None = None
         self._tell_stuck: Callable[[str], None] | None = None
+        self._tell_drain: Callable[[str], None] | None = None
+        self._control: Control | None = None
 
     # ---- start
 
@@ -134,8 +143,12 @@ class Silo:
                 service_id=self._service_id,
                 address=self._advertised(),
                 gateway=self._gateway,
+                network=self._network,
                 on_stuck=self._stuck,
             )
+            self._control = rooms.core.control = Control(self.provider, rooms, self._membership)
+            if self._tell_drain is not None:
+                self._control.on_drain(self._tell_drain)
             await self._membership.join()
             await rooms.open()
             if self._gateway is not None:
@@ -165,7 +178,7 @@ class Silo:
     async def _bind_gateway(self, rooms: Rooms) -> None:
         """Have the port before anything is written to the store: one in use leaves no trace there."""
         if self._listen is not None:
-            self._gateway = Gateway(
+            self._gateway = self._network.gateway(
                 self._listen,
                 rooms.catalog,
                 rooms.codec,
@@ -337,6 +350,15 @@ class Silo:
             await self.provider.close()
         except Exception:
             log.exception("the store did not close in order")
+
+    def on_drain(self, tell: Callable[[str], None]) -> None:
+        """Be told, with the reason, that an operator wants this silo drained; whoever hosts it stops it then.
+
+        Until somebody wants to be told, ``farro cluster drain`` is refused.
+        """
+        self._tell_drain = tell
+        if self._control is not None:
+            self._control.on_drain(tell)
 
     def on_stuck(self, tell: Callable[[str], None]) -> None:
         """Be told, in another thread, that the event loop has stood still for so long that others took over.

@@ -9,6 +9,7 @@ from random import Random
 from farro.client.clock import Clock, duration_us
 from farro.client.codec import Codec
 from farro.providers.contracts import Provider
+from farro.silo.activations import requests
 from farro.silo.activations.calls import LocalCaller
 from farro.silo.activations.catalog import Catalog
 from farro.silo.activations.commit import Committer
@@ -28,6 +29,8 @@ from farro.silo.reminders.registration import DeclaredReminders
 from farro.silo.reminders.service import ReminderService
 from farro.silo.streams.service import StreamService
 from farro.silo.tasks import TaskOwner
+
+FORGET_TIMES_PER_WINDOW = 48  # so that an answer is kept at most a fiftieth longer than the window
 
 
 class Rooms:
@@ -57,7 +60,7 @@ class Rooms:
             batch_max=activations.commit_batch_max,
             batch_bytes_max=activations.commit_bytes_max,
         )
-        self.caller = LocalCaller(activations.call_timeout.total_seconds())
+        self.caller = LocalCaller(activations.call_timeout.total_seconds(), random)
         self.codec = Codec(self.caller)
         self._row_maker = RowMaker(clock, ownership, reminders.minimum_period)
         self.core = Core(
@@ -128,6 +131,8 @@ class Rooms:
         self.tasks.repeat(self._collect, options.collect_interval.total_seconds(), "collect")
         watch = TurnWatch(self.core, options.slow_turn.total_seconds())
         self.tasks.repeat(watch.look, options.slow_turn.total_seconds() / 2, "watch turns")
+        window_s = self._clock.loop_seconds(duration_us(self._options.request_window))
+        self.tasks.repeat(self._forget_requests, window_s / FORGET_TIMES_PER_WINDOW, "forget requests")
         await self.streams.start()
         if self.reminders is not None:
             await self._open_reminders(self.reminders)
@@ -147,6 +152,10 @@ class Rooms:
     def quiet(self) -> bool:
         """No turn runs, and no reminder is due."""
         return not (self.core.running or (self.reminders is not None and self.reminders.held.queue.ready))
+
+    async def _forget_requests(self) -> None:
+        window_us = duration_us(self._options.request_window)
+        await requests.forget_old(self._provider, self._clock, window_us)
 
     async def _collect(self) -> None:
         self.catalog.collect()

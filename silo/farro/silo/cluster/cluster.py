@@ -29,7 +29,7 @@ from farro.silo.activations.invocation import Invocation
 from farro.silo.cluster import balance, death
 from farro.silo.cluster.heartbeat import Beat, Heartbeat
 from farro.silo.cluster.lease import Lease, Stage
-from farro.silo.cluster.links import Links
+from farro.silo.cluster.links import Dial, Links
 from farro.silo.cluster.observing import Observer
 from farro.silo.cluster.partitions import Partitions
 from farro.silo.cluster.router import Router
@@ -64,6 +64,7 @@ class Cluster:
         lease_s: float,
         publish: Callable[[ClusterMap], None],
         on_stage: Callable[[Stage], None],
+        dial: Dial | None = None,
         refuses: death.Refuses = death.refuses,
     ) -> None:
         self.row = row
@@ -73,7 +74,13 @@ class Cluster:
         self._core = core
         self._ownership = core.ownership
         self._links = Links(
-            row.number, service_id, core.codec, random, on_down=self._link_down, on_news=self.news
+            row.number,
+            service_id,
+            core.codec,
+            random,
+            on_down=self._link_down,
+            on_news=self.news,
+            dial=dial,
         )
         self._router = Router(row.number, self._ownership, core.catalog, self._links, random)
         self._clock = clock
