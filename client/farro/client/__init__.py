@@ -27,6 +27,7 @@ from farro.client.errors import (
     ReminderNotFound,
     SiloStopping,
     SiloUnavailable,
+    StatelessTurn,
     StorageUnavailable,
     TurnEnded,
     UnknownGrainType,
@@ -47,6 +48,7 @@ from farro.client.reminders import (
     ReminderQuery,
     ReminderStatus,
     Tick,
+    TickHistory,
     TickStatus,
 )
 from farro.client.streams import EventStream, StreamEvent
@@ -96,9 +98,11 @@ __all__ = [
     "Reminders",
     "SiloStopping",
     "SiloUnavailable",
+    "StatelessTurn",
     "StorageUnavailable",
     "StreamEvent",
     "Tick",
+    "TickHistory",
     "TickStatus",
     "TurnEnded",
     "UnknownGrainType",

@@ -7,6 +7,9 @@ rings.  The call's future and its deadline are all that is kept of it.
 
 When the connection ends, for whatever reason, everything that waits on it fails at once: calls that were
 never handed to the socket with ``turn_ran=False``, the others with ``turn_ran=None``.
+
+Clients use it, and silos among themselves: a *link* is a connection that forwards calls with the chain they
+came with.
 """
 
 from __future__ import annotations
@@ -15,11 +18,12 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import aiohttp
 
+from farro.client.cluster_map import ClusterMap
 from farro.client.codec import Codec
 from farro.client.errors import (
     CallTimeout,
@@ -33,15 +37,25 @@ from farro.client.outbox import Outbox
 from farro.client.protocol import (
     CALL,
     CANCEL,
+    CLUSTER_VERSION,
     ERROR,
     GOAWAY,
+    MAP,
+    NEWS,
     REPLY,
+    REQUEST_VERSION,
+    TIMEOUT_MS_MAX,
     Message,
+    Welcome,
+    check_map,
+    check_news,
     error_of,
     goaway_reason,
     messages_of,
     reply_id,
 )
+from farro.client.requests import Request
+from farro.client.sockets import Socket
 
 log = logging.getLogger("farro.client")
 
@@ -51,36 +65,43 @@ _REST_S_PER_CALL = 5e-6  # between two looks at the deadlines; a look takes a tw
 _FLUSH_ON_CLOSE_S = 1.0
 
 
+Chain = list[tuple[str, str, str, bool]] | tuple[tuple[str, str, str, bool], ...]
+
+
 class Connection:
-    """A connection after its handshake.  :meth:`run` lives as long as it does."""
+    """A connection after its handshake.  :meth:`run` lives as long as it does.
+
+    ``on_goaway``, ``on_map`` and ``on_news`` may be set before that: they are told when no more calls should
+    be sent here, and what the silo says of the cluster.
+    """
 
     def __init__(
-        self,
-        address: str,
-        socket: aiohttp.ClientWebSocketResponse,
-        codec: Codec,
-        *,
-        calls_max: int,
-        on_goaway: Callable[[Connection, str], None],
+        self, address: str, socket: Socket, codec: Codec, greeting: Welcome, early: Sequence[Message] = ()
     ) -> None:
         self.address = address
+        self.version = greeting.version
+        self.facts = greeting.facts
         self.draining = False
         self.late_replies = 0
+        self.on_goaway: Callable[[Connection, str], None] = _not_asked
+        self.on_map: Callable[[Connection, ClusterMap], None] = _not_asked
+        self.on_news: Callable[[Connection, int], None] = _not_asked
         self._socket = socket
+        self._early = early  # came in one frame with the welcome
         self._codec = codec
-        self._calls_max = calls_max
-        self._on_goaway = on_goaway
+        self._calls_max = greeting.calls_max
         self._loop = asyncio.get_running_loop()
         self._pending: dict[int, tuple[asyncio.Future[Any], float]] = {}
         self._last_id = 0
-        self._sent_through = 0
+        self._sent_through = 0  # ids up to here may have left
+        self._written_through = 0  # ids up to here have left
         self._outbox = Outbox(
             socket.send_bytes,
             address,
             codec,
             unfit=self._refuse,
             on_sending=self._begin_sending,
-            on_sent=self._make_room,
+            on_sent=self._end_sending,
         )
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = math.inf
@@ -88,6 +109,12 @@ class Connection:
         self._broken: str | None = None
 
     # ---- calls
+
+    @property
+    def silo(self) -> int:
+        """The number of the silo at the other end; 0 when it does not say."""
+        number = self.facts.get("silo")
+        return number if type(number) is int else 0
 
     @property
     def pending(self) -> int:
@@ -133,18 +160,29 @@ class Connection:
         timeout_s: float,
         deadline: float,
         oneway: bool,
+        chain: Chain = (),
+        request: Request | None = None,
     ) -> tuple[int, asyncio.Future[Any] | None]:
         """Queue a call for this loop tick's frame.
 
-        ``deadline`` is ``timeout_s`` from now in loop time.  Returns the call's id and the future of its wire
-        result; for ``oneway`` there is none.  The future fails with the silo's error, with
-        :class:`CallTimeout`, or with :class:`SiloUnavailable`.
+        ``chain``: the calls that wait for this one.  ``request``: what makes it one, which only version 2
+        carries (:class:`ProtocolError` otherwise).  ``deadline`` is ``timeout_s`` from now in loop time.
+        Returns the call's id and the future of its wire result; for ``oneway`` there is none.  The future
+        fails with the silo's error, with :class:`CallTimeout`, or with :class:`SiloUnavailable`.
         """
         if self._broken is not None:
             raise SiloUnavailable(self._broken, turn_ran=False)
+        if request is not None and self.version < REQUEST_VERSION:
+            raise ProtocolError(
+                f"{self.address} speaks version {self.version} of the protocol, which carries no requests; "
+                f"{grain_type}.{method} was not sent: upgrade that silo"
+            )
         call_id = 0 if oneway else self._last_id + 1
-        timeout_ms = int(timeout_s * 1000) or 1
-        message = [CALL, call_id, grain_type, key, method, args, kwargs, timeout_ms, None]
+        timeout_ms = min(int(timeout_s * 1000), TIMEOUT_MS_MAX) or 1
+        links = list(map(list, chain)) if chain else None
+        message = [CALL, call_id, grain_type, key, method, args, kwargs, timeout_ms, links]
+        if request is not None:
+            message.append([request.id, request.again])
         if oneway:
             self._outbox.put_checked(message)
             return 0, None
@@ -157,17 +195,33 @@ class Connection:
         return call_id, future
 
     def cancel_call(self, call_id: int) -> None:
-        """Tell the silo that nobody waits for this call any more."""
+        """Nobody waits for this call any more; the silo is told."""
         if self._pending.pop(call_id, None) is not None and self._broken is None:
-            self._outbox.put([CANCEL, call_id])
+            self._put_cancel(call_id)
             self._make_room()
+
+    def ask_to_cancel(self, call_id: int) -> None:
+        """Tell the silo that nobody wants this call any more, and go on waiting for what it answers."""
+        if call_id in self._pending and self._broken is None:
+            self._put_cancel(call_id)
+
+    def _put_cancel(self, call_id: int) -> None:
+        if call_id <= self._written_through:
+            self._outbox.put_first([CANCEL, call_id])
+        else:
+            self._outbox.put([CANCEL, call_id])  # it must not overtake its call
+
+    def tell_news(self, view: int) -> None:
+        """Tell a peer that there is a newer view of the cluster.  Goes before all calls."""
+        if self._broken is None and self.version >= CLUSTER_VERSION:
+            self._outbox.put_first([NEWS, view])
 
     # ---- life
 
     async def run(self) -> str:
         """Read and write until the connection ends; returns why.  Nothing is pending afterwards."""
         writer = self._loop.create_task(self._outbox.write(), name=f"farro writer {self.address}")
-        reason = "the client was closed"
+        reason = "the connection was closed"
         try:
             reason = await self._read()
         finally:
@@ -176,6 +230,14 @@ class Connection:
             await asyncio.wait({writer})
             await self._socket.close()
         return reason
+
+    def abandon(self, reason: str) -> None:
+        """Everything that waits fails now.  Who runs the connection is to cancel :meth:`run`."""
+        self._fail_all(reason)
+
+    async def close(self) -> None:
+        """Close what never ran."""
+        await self._socket.close()
 
     async def finish_writing(self) -> None:
         """Wait, for a second at most, until what was queued has been handed to the socket."""
@@ -187,16 +249,20 @@ class Connection:
                 log.debug("%s does not read; what is queued for it is dropped", self.address)
 
     async def _read(self) -> str:
-        receive = self._socket.receive
+        try:
+            self._take(self._early)
+            return await self._read_frames()
+        except (ProtocolError, InvalidPayload) as error:
+            log.warning("%s broke the protocol: %s", self.address, error)
+            await self._socket.close(code=aiohttp.WSCloseCode.PROTOCOL_ERROR)
+            return f"{self.address} broke the protocol: {error}"
+
+    async def _read_frames(self) -> str:
+        receive, codec = self._socket.receive, self._codec
         while True:
             message = await receive()
             if message.type is aiohttp.WSMsgType.BINARY:
-                try:
-                    self._take(message.data)
-                except (ProtocolError, InvalidPayload) as error:
-                    log.warning("%s broke the protocol: %s", self.address, error)
-                    await self._socket.close(code=aiohttp.WSCloseCode.PROTOCOL_ERROR)
-                    return f"{self.address} broke the protocol: {error}"
+                self._take(messages_of(codec, message.data))
             elif message.type is aiohttp.WSMsgType.ERROR:
                 return f"the connection to {self.address} was lost: {message.data}"
             elif message.type is aiohttp.WSMsgType.TEXT:
@@ -207,9 +273,9 @@ class Connection:
                 extra = f": {message.extra}" if message.extra else ""
                 return f"{self.address} closed the connection (code {code}{extra})"
 
-    def _take(self, frame: bytes) -> None:
+    def _take(self, messages: Sequence[Message]) -> None:
         pending = self._pending
-        for message in messages_of(self._codec, frame):
+        for message in messages:
             kind = message[0]
             if kind == REPLY and len(message) == 3 and type(message[1]) is int:
                 found = pending.pop(message[1], None)
@@ -227,6 +293,10 @@ class Connection:
                     found[0].set_exception(error)
             elif kind == GOAWAY:
                 self.drain(goaway_reason(message))
+            elif kind == MAP and self.version >= CLUSTER_VERSION:
+                self.on_map(self, check_map(message))
+            elif kind == NEWS and self.version >= CLUSTER_VERSION:
+                self.on_news(self, check_news(message))
             else:
                 raise ProtocolError(f"a silo does not send messages of kind {kind}")
         if self._room:
@@ -240,6 +310,8 @@ class Connection:
 
     def _fail_all(self, reason: str) -> None:
         """Everything that waits fails now; there is nobody left who could answer."""
+        if self._broken is not None:
+            return
         self._broken = reason
         self.drain(reason)
         if self._timer is not None:
@@ -258,7 +330,7 @@ class Connection:
         if not self.draining:
             self.draining = True
             self._free_all()
-            self._on_goaway(self, reason)
+            self.on_goaway(self, reason)
 
     def _free_all(self) -> None:
         while self._room:
@@ -278,6 +350,11 @@ class Connection:
 
     def _begin_sending(self) -> None:
         self._sent_through = self._last_id
+
+    def _end_sending(self) -> None:
+        self._written_through = self._sent_through
+        if self._room:
+            self._make_room()
 
     def _refuse(self, message: Message, problem: InvalidPayload) -> None:
         """A call that does not fit into a frame fails; nothing goes out instead."""
@@ -308,6 +385,10 @@ class Connection:
             first = min([deadline for _, deadline in pending.values()])
             self._arm(max(first, now + _REST_S_PER_CALL * len(pending)))
         self._make_room()
+
+
+def _not_asked(connection: Connection, what: object) -> None:
+    """Where nobody wants to hear."""
 
 
 def _timed_out(address: str, turn_ran: bool | None) -> FarroError:

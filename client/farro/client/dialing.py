@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,8 +21,10 @@ from farro.client.protocol import (
     messages_of,
     packed_message,
 )
+from farro.client.sockets import Socket
 
 _SCHEMES = {"http": "http", "https": "https", "ws": "http", "wss": "https"}
+CLIENT_INFO = {"client": "farro-python"}
 _CLOSE_S = 1.0  # how long a peer may take to answer our close; a frozen one never does
 
 
@@ -53,9 +54,9 @@ async def dial(
     *,
     timeout_s: float,
     heartbeat_s: float,
-    on_goaway: Callable[[Connection, str], None],
+    info: dict[str, Any] = CLIENT_INFO,
 ) -> Connection:
-    """A connection to that gateway, hello and welcome exchanged.
+    """A connection to that gateway, hello and welcome exchanged.  ``info`` says who calls.
 
     Raises :class:`SiloUnavailable` (nothing ran) or :class:`ProtocolError`, naming the address.
     """
@@ -69,27 +70,24 @@ async def dial(
                 compress=0,
                 timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_S),  # pyright: ignore[reportCallIssue] - attrs class
             )
-            info = await _shake_hands(socket, gateway, codec)
+            return await greeted(socket, gateway, codec, info)
     except BaseException as error:
         if socket is not None:
             await socket.close()
         if isinstance(error, (FarroError, TimeoutError, aiohttp.ClientError, OSError)):
             raise _explained(gateway, error, timeout_s) from error
         raise
-    return Connection(gateway, socket, codec, calls_max=info["calls_max"], on_goaway=on_goaway)
 
 
-async def _shake_hands(socket: aiohttp.ClientWebSocketResponse, gateway: str, codec: Codec) -> dict[str, Any]:
-    greeting = packed_message(codec, hello({"client": "farro-python"}))
-    await socket.send_bytes(frames([greeting])[0])
+async def greeted(socket: Socket, address: str, codec: Codec, info: dict[str, Any]) -> Connection:
+    """The connection over an open socket: says hello and takes the welcome.  Closing is the caller's."""
+    await socket.send_bytes(frames([packed_message(codec, hello(info))])[0])
     answer = await socket.receive()
     if answer.type is not aiohttp.WSMsgType.BINARY:
         reason = answer.extra or f"code {socket.close_code}"
-        raise ProtocolError(f"{gateway} ended the handshake: {reason}")
-    batch = messages_of(codec, answer.data)
-    if len(batch) != 1:
-        raise ProtocolError(f"{gateway} sent more than its welcome before any call")
-    return check_welcome(batch[0])
+        raise ProtocolError(f"{address} ended the handshake: {reason}")
+    first, *more = messages_of(codec, answer.data)
+    return Connection(address, socket, codec, check_welcome(first), more)
 
 
 def _explained(gateway: str, error: BaseException, timeout_s: float) -> FarroError:

@@ -53,6 +53,20 @@ class Fenced(FarroError):
     retry_safe = True
 
 
+class NotMine(FarroError):
+    """This silo does not own the partition.  Nothing ran; ``view`` is the view of the cluster it went by."""
+
+    code = "not_mine"
+    retry_safe = True
+
+    def __init__(self, message: str, *, view: int = 0) -> None:
+        super().__init__(message)
+        self.view = view
+
+    def details(self) -> dict[str, Any]:
+        return {"view": self.view}
+
+
 class Conflict(FarroError):
     """Another commit moved the grain's version first.  Nothing changed; the activation was reloaded."""
 
@@ -209,6 +223,12 @@ class ReadonlyTurn(FarroError, RuntimeError):
     code = "readonly_turn"
 
 
+class StatelessTurn(FarroError, RuntimeError):
+    """A stateless worker asked for what is stored: a reminder, an event, ``destroy()``."""
+
+    code = "stateless_turn"
+
+
 class GrainDestroyed(FarroError, RuntimeError):
     """The turn destroyed its grain and then asked for something that needs it."""
 
@@ -258,6 +278,8 @@ def to_wire(error: FarroError) -> tuple[str, str, dict[str, Any]]:
 def from_wire(code: str, text: str, details: dict[str, Any]) -> FarroError:
     """The error that :func:`to_wire` took apart.  Never raises: unknown codes and fields are tolerated."""
     error: FarroError = _BY_CODE.get(code, FarroError)(text)
+    if code not in _BY_CODE:
+        vars(error)["code"] = code  # a silo that forwards the answer knows the class as little as we do
     for name, value in details.items():
         if name in ("turn_ran", "retry_safe") or name in error.details():
             setattr(error, name, value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import blake2b
 from uuid import UUID
@@ -9,6 +10,7 @@ from uuid import UUID
 from farro.client.errors import InvalidGrainId
 
 Key = str | int | UUID
+Affinity = Callable[[str], Key]
 
 TYPE_BYTES_MAX = 256
 KEY_BYTES_MAX = 512
@@ -66,10 +68,29 @@ class GrainId:
         return cls(type_name, key)
 
 
-def partition_of(grain_type: str, grain_key: str, partitions: int) -> int:
+def partition_of(grain_type: str, grain_key: str, partitions: int, affinity: Affinity | None = None) -> int:
     """The fixed hash class of a grain id: blake2b of type, 0x00, key, modulo ``partitions``.
 
-    Never ``hash()``: the answer is the same in every process, on every machine, in every release.
+    With the class's ``affinity``, of 0x00 and the affinity of the key: no type is empty, so no plain grain
+    shares that hash but by chance.  Never ``hash()``: the answer is the same in every process, on every
+    machine, in every release.  Raises :class:`InvalidGrainId` as :func:`affinity_of` does.
     """
+    if affinity is not None:
+        grain_type, grain_key = "", affinity_of(grain_type, grain_key, affinity)
     digest = blake2b(grain_type.encode() + b"\x00" + grain_key.encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % partitions
+
+
+def affinity_of(grain_type: str, grain_key: str, affinity: Affinity) -> str:
+    """The affinity of a grain as text, held to the rules of a key.
+
+    Raises :class:`InvalidGrainId`, naming the grain, when the function raises or answers with what is no key.
+    """
+    try:
+        return canonical_key(affinity(grain_key), "affinity")
+    except Exception as error:
+        raise InvalidGrainId(
+            f"the affinity of {grain_type}/{grain_key[:80]} cannot be told: "
+            f"{type(error).__name__}: {str(error)[:200]}; affinity= must answer any key of its class, "
+            "with a text, an int or a UUID"
+        ) from error

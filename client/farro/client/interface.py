@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from farro.client.conversion import SCALAR_CONVERTERS, Converter
 from farro.client.converters import converter
 from farro.client.errors import InvalidPayload
-from farro.client.identity import GrainId
+from farro.client.identity import Affinity, GrainId
 from farro.client.plain import Mismatch
 from farro.client.reference import Reference, checked_timeout, close_names, reference_class
 
@@ -74,6 +74,13 @@ class MethodSpec:
         self.readonly, self.oneway, self.cancellable, self.idempotent = (
             bool(getattr(function, f"__farro_{flag}__", False)) for flag in _FLAGS
         )
+        if self.idempotent and (self.readonly or self.oneway):
+            other = "readonly" if self.readonly else "oneway"
+            why = "changes nothing" if self.readonly else "gives no answer"
+            raise TypeError(
+                f"{owner_name}.{name}: @idempotent_request remembers the answer to a change, and a method "
+                f"that is @{other} {why}; take one of the two marks away"
+            )
         self.timeout = checked_timeout(getattr(function, "__farro_timeout__", None))
         self._function = function
         self._owner_type = owner
@@ -271,16 +278,33 @@ def _declared(spec: MethodSpec, what: str, annotation: Any) -> Converter:
 
 
 class Interface:
-    """The remote methods of one class, under one grain type name."""
+    """The remote methods of one class, under one grain type name, and where its grains live.
 
-    __slots__ = ("_cls", "_reference_class", "class_name", "doc", "methods", "type_name")
+    ``affinity``: what their keys have in common that live together; None: each lives where its id says.
+    ``stateless``: they live nowhere, and any silo will do.
+    """
 
-    def __init__(self, cls: type, type_name: str, methods: Mapping[str, MethodSpec]) -> None:
+    __slots__ = (
+        "_cls",
+        "_reference_class",
+        "affinity",
+        "class_name",
+        "doc",
+        "methods",
+        "stateless",
+        "type_name",
+    )
+
+    def __init__(
+        self, cls: type, type_name: str, methods: Mapping[str, MethodSpec], affinity: Affinity | None
+    ) -> None:
         self._cls = cls
         self.class_name = cls.__name__
         self.doc = cls.__doc__
         self.type_name = type_name
         self.methods = methods
+        self.affinity = affinity
+        self.stateless = False
         self._reference_class: type[Reference] | None = None
 
     @property
@@ -319,13 +343,21 @@ def interface_of(cls: type) -> Interface:
     return found
 
 
-def grain_interface(type_name: str) -> Callable[[_C], _C]:
-    """Name the grain type that a Protocol class describes: for clients without the implementation."""
+def grain_interface(
+    type_name: str, *, affinity: Affinity | None = None, stateless: bool = False
+) -> Callable[[_C], _C]:
+    """Name the grain type that a Protocol class describes: for clients without the implementation.
+
+    ``affinity``: that of the grain class, so that calls go to the right silo at once; without it, or with a
+    wrong one, a call takes one step more.  ``stateless``: it is a stateless worker, so that calls are spread
+    over the silos.
+    """
 
     def decorate(cls: _C) -> _C:
         GrainId(type_name, "-")
         cls.__farro_type__ = type_name  # type: ignore[attr-defined]
-        interface_of(cls)
+        cls.__farro_affinity__ = affinity  # type: ignore[attr-defined]
+        interface_of(cls).stateless = stateless
         return cls
 
     return decorate
@@ -349,4 +381,16 @@ def _build(cls: type) -> Interface:
                 if name in _RESERVED:
                     raise TypeError(f"{cls.__name__}.{name}: references use this name themselves; rename it")
                 methods[name] = MethodSpec.compile(cls, name, member)
-    return Interface(cls, type_name, methods)
+    return Interface(cls, type_name, methods, _checked_affinity(cls))
+
+
+def _checked_affinity(cls: type) -> Affinity | None:
+    affinity: Any = vars(cls).get("__farro_affinity__")
+    if affinity is None:
+        return None
+    if not callable(affinity) or inspect.iscoroutinefunction(affinity):
+        raise TypeError(
+            f"{cls.__name__}: affinity= takes a plain function from a key to a text, such as "
+            f'lambda key: key.split("/")[0], not {affinity!r:.80}'
+        )
+    return cast(Affinity, affinity)

@@ -2,7 +2,9 @@
 
 Theory of operation.  Messages wait as they are until the writer comes, in the next tick, and become one frame
 by one call of the packer.  What is packed is counted.  Nothing waits uncounted for long: while the writer is
-held up by a slow peer, and when many messages come in one tick, they are packed at once.
+held up by a slow peer, and when many messages come in one tick, they are packed at once.  The few messages
+that keep a cluster together overtake the others at the next frame, so that a flood of calls does not hold
+them up.
 """
 
 from __future__ import annotations
@@ -58,6 +60,7 @@ class Outbox:
         self._loop = asyncio.get_running_loop()
         self._waiting: list[Message] = []
         self._frames: list[bytes] = []
+        self._urgent: list[Message] = []
         self._sending = False
         self._closed = False
         self._wake: asyncio.Future[None] | None = None
@@ -65,7 +68,7 @@ class Outbox:
 
     @property
     def empty(self) -> bool:
-        return not self._waiting and not self._frames
+        return not self._waiting and not self._frames and not self._urgent
 
     def put(self, message: Message) -> None:
         """Send it with what else this tick brings.  The values in it must not change any more."""
@@ -76,6 +79,12 @@ class Outbox:
             self.wake_writer()
         if self._sending or len(self._waiting) >= _TOGETHER_MAX:
             self._pack()
+
+    def put_first(self, message: Message) -> None:
+        """Send it before everything that is not on its way yet.  For small messages, and few of them."""
+        if not self._closed:
+            self._urgent.append(message)
+            self.wake_writer()
 
     def put_checked(self, message: Message) -> None:
         """:meth:`put` for a message nobody waits for: raises :class:`InvalidPayload` if it does not fit."""
@@ -92,7 +101,7 @@ class Outbox:
             self._pack()
             if self._closed:
                 return
-            if not self._frames:
+            if not self._frames and not self._urgent:
                 release(self._sent)
                 self._wake = self._loop.create_future()
                 await self._wake
@@ -103,7 +112,11 @@ class Outbox:
             self._on_sending()
             try:
                 for frame in batch:
+                    if self._urgent:
+                        await self._send_urgent()
                     await self._send(frame)
+                if self._urgent:
+                    await self._send_urgent()
             except (OSError, ClientError) as error:
                 log.debug("writing to %s failed: %s", self._peer, error)
                 self.close()  # who reads learns of the loss too, and says so to all who wait
@@ -124,8 +137,14 @@ class Outbox:
         self._closed = True
         self._waiting.clear()
         self._frames.clear()
+        self._urgent.clear()
         self.wake_writer()
         release(self._sent)
+
+    async def _send_urgent(self) -> None:
+        messages, self._urgent = self._urgent, []
+        for frame in frames([packed_message(self._codec, each) for each in messages]):
+            await self._send(frame)
 
     def _pack(self) -> None:
         if not self._waiting:

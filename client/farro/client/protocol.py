@@ -1,38 +1,53 @@
-"""The messages of the wire, version 1: making them and checking them.  No I/O here.
+"""The messages of the wire, versions 1 and 2: making them and checking them.  No I/O here.
 
 A connection is one WebSocket at ``/farro/v1``.  Every binary frame is one msgpack array of messages, at most
 1 MiB; a message is an array whose first element is its kind.  The client says *hello*, the silo *welcome*;
 then calls go one way and answers the other, in any order, as many to a frame as there were at hand.
 
-===========  ======================================================================  ==========
-message      elements after the kind                                                 sent by
-===========  ======================================================================  ==========
-1 hello      lowest version, highest version, info map                               client
-2 welcome    version, info map (``calls_max``: calls in flight on a connection)      silo
-3 call       id, type, key, method, args, kwargs|nil, timeout ms, chain|nil          client
-4 reply      id, result                                                              silo
-5 error      id, code, text, details map                                             silo
-6 cancel     id                                                                      client
-7 goaway     reason                                                                  silo
-===========  ======================================================================  ==========
+===========  =========================================================================  ==========
+message      elements after the kind                                                    sent by
+===========  =========================================================================  ==========
+1 hello      lowest version, highest version, info map (``silo``, ``service``: a peer)  client
+2 welcome    version, info map (``calls_max``: calls in flight on a connection)         silo
+3 call       id, type, key, method, args, kwargs|nil, timeout ms, chain|nil             client
+             of a request also, as a tenth element: [request id, again]                  client (2)
+4 reply      id, result                                                                 silo
+5 error      id, code, text, details map                                                silo
+6 cancel     id                                                                         client
+7 goaway     reason                                                                     silo
+8 map        view, partitions, {silo number: address}, [owner of each partition]        silo (2)
+9 news       view                                                                       peers (2)
+===========  =========================================================================  ==========
 
 A call with id 0 gets no answer.  Other ids are positive and not used again on their connection while their
 call is out.  ``chain`` lists the calls that wait for this one, first caller first, each
 ``[type, key, method, readonly]``.  After goaway a silo takes no new calls; those it has are answered.
+
+Version 2 knows *peers*: silos that say their number in the hello and forward calls.  A silo sends its map
+after the welcome and at every change, to those who speak 2 and are no peers; peers tell each other that there
+is a newer view.  With a side that speaks 1 only, neither is sent.
+
+A *request* is a call that takes effect once, however often it is sent; ``again`` says that it may have been
+sent before.  See :mod:`farro.client.requests`.
 
 What breaks these rules is a :class:`ProtocolError`, and the connection is closed.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
 
+from farro.client.cluster_map import ClusterMap
 from farro.client.codec import Codec, array_header
 from farro.client.errors import FarroError, InvalidPayload, ProtocolError, from_wire, to_wire
+from farro.client.requests import Request, checked_request_id
 
 PATH = "/farro/v1"
-VERSION_MIN = VERSION_MAX = 1
+VERSION_MIN, VERSION_MAX = 1, 2
+CLUSTER_VERSION = 2  # from here on there are peers, maps and news
+REQUEST_VERSION = 2  # from here on a call may be a request
 
 FRAME_BYTES_MAX = 1 << 20
 MESSAGE_BYTES_MAX = FRAME_BYTES_MAX - 5  # the longest array header
@@ -42,7 +57,7 @@ CHAIN_LINKS_MAX = 256
 ID_MAX = (1 << 63) - 1
 _NAME_CHARACTERS_MAX = 512
 
-HELLO, WELCOME, CALL, REPLY, ERROR, CANCEL, GOAWAY = range(1, 8)
+HELLO, WELCOME, CALL, REPLY, ERROR, CANCEL, GOAWAY, MAP, NEWS = range(1, 10)
 
 Message = list[Any]
 
@@ -50,6 +65,24 @@ _KIND = itemgetter(0)
 _LISTS = {list}
 _INTS = {int}
 _CALL_BY_PLACE = [int, int, str, str, str, list, type(None), int, type(None)]
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Who came in: the version to speak, and of a peer its silo number and service (a client: 0 and "")."""
+
+    version: int
+    silo: int = 0
+    service: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Who answered: the version to speak, how many calls may be out, what the silo says of itself."""
+
+    version: int
+    calls_max: int
+    facts: dict[str, Any]
 
 
 # ---- making
@@ -61,6 +94,15 @@ def hello(info: dict[str, Any]) -> Message:
 
 def welcome(version: int, info: dict[str, Any]) -> Message:
     return [WELCOME, version, info]
+
+
+def peer_info(silo: int, service: str) -> dict[str, Any]:
+    """The info of the hello of a silo that calls another."""
+    return {"silo": silo, "service": service}
+
+
+def map_message(cluster: ClusterMap) -> Message:
+    return [MAP, cluster.view, cluster.partitions, dict(cluster.addresses), list(cluster.owners)]
 
 
 def error_message(call_id: int, error: FarroError) -> Message:
@@ -118,9 +160,11 @@ def check_call(message: Message) -> None:
 
 def _check_call_types(message: Message) -> None:
     """What is not a plain call without keywords and chain: perhaps one that has them."""
-    if len(message) != 9:
-        raise ProtocolError(f"a call has 9 elements, not {len(message)}")
-    _, call_id, grain_type, key, method, args, kwargs, timeout_ms, chain = message
+    if len(message) == 10:
+        _check_request(message[9])
+    elif len(message) != 9:
+        raise ProtocolError(f"a call has 9 elements, or 10 if it is a request, not {len(message)}")
+    _, call_id, grain_type, key, method, args, kwargs, timeout_ms, chain = message[:9]
     if type(call_id) is not int:
         raise ProtocolError("the id of a call must be an int from 0 to 2**63 - 1")
     if not (type(grain_type) is type(key) is type(method) is str):
@@ -131,6 +175,21 @@ def _check_call_types(message: Message) -> None:
         raise ProtocolError(f"the timeout of a call must be an int from 1 to {TIMEOUT_MS_MAX} ms")
     if chain is not None:
         _check_chain(chain)
+
+
+def _check_request(request: Any) -> None:
+    if type(request) is not list or [type(part) for part in request] != [str, bool]:
+        raise ProtocolError("the tenth element of a call must be [request id, again]")
+    try:
+        checked_request_id(request[0])
+    except InvalidPayload as error:
+        raise ProtocolError(str(error)) from None
+
+
+def request_of(message: Message) -> Request:
+    """The request that a checked call of ten elements is, taken out of it: nine are left."""
+    request_id, again = message.pop()
+    return Request(request_id, again)
 
 
 def _check_chain(chain: Any) -> None:
@@ -163,8 +222,8 @@ def check_cancel(message: Message) -> int:
     return int(message[1])
 
 
-def check_hello(message: Message) -> int:
-    """The highest version that both sides speak."""
+def check_hello(message: Message) -> Hello:
+    """Who says so, and the highest version that both sides speak."""
     if len(message) != 4 or message[0] != HELLO:
         raise ProtocolError("the first message must be hello: [1, lowest version, highest version, info]")
     _, low, high, info = message
@@ -175,11 +234,16 @@ def check_hello(message: Message) -> int:
             f"the client speaks versions {low} to {high} of the protocol, "
             f"this silo {VERSION_MIN} to {VERSION_MAX}; upgrade the older one"
         )
-    return min(high, VERSION_MAX)
+    version = min(high, VERSION_MAX)
+    if version < CLUSTER_VERSION or "silo" not in info:
+        return Hello(version)
+    silo, service = info["silo"], info.get("service")
+    if type(silo) is not int or silo < 1 or type(service) is not str or not service:
+        raise ProtocolError("the hello of a peer must say silo, an int above 0, and service, a text")
+    return Hello(version, silo, service)
 
 
-def check_welcome(message: Message) -> dict[str, Any]:
-    """The info map of the welcome."""
+def check_welcome(message: Message) -> Welcome:
     if len(message) != 3 or message[0] != WELCOME:
         raise ProtocolError("the silo did not begin with welcome")
     _, version, info = message
@@ -188,7 +252,25 @@ def check_welcome(message: Message) -> dict[str, Any]:
     calls_max = info.get("calls_max")
     if type(calls_max) is not int or calls_max < 1:
         raise ProtocolError("the welcome must say calls_max, an int above 0")
-    return info
+    return Welcome(version, calls_max, info)
+
+
+def check_map(message: Message) -> ClusterMap:
+    if len(message) != 5:
+        raise ProtocolError("a map must be [8, view, partitions, addresses, owners]")
+    _, view, partitions, addresses, owners = message
+    if type(addresses) is not dict or type(owners) is not list:
+        raise ProtocolError("a map must be [8, view, partitions, addresses, owners]")
+    try:
+        return ClusterMap(view, partitions, addresses, tuple(owners))
+    except ValueError as error:
+        raise ProtocolError(f"a map that cannot be: {error}") from None
+
+
+def check_news(message: Message) -> int:
+    if len(message) != 2 or type(message[1]) is not int or message[1] < 0:
+        raise ProtocolError("news must be [9, view]")
+    return int(message[1])
 
 
 def reply_id(message: Message) -> int:

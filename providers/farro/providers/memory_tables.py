@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field, replace
 
@@ -51,6 +52,7 @@ class Service:
     """The rows of one service id."""
 
     def __init__(self) -> None:
+        self.membership = threading.RLock()  # around silos, locks, view and owners
         self.view = 0
         self.last_number = 0
         self.silos: dict[int, SiloRow] = {}
@@ -98,11 +100,12 @@ def matches(row: ReminderRow, where: ReminderFilter) -> bool:
 
 
 def sign_of_life(service: Service, number: int, now: int) -> bool:
-    silo = service.silos.get(number)
-    if silo is None or not silo.status.is_member:
-        return False
-    service.silos[number] = replace(silo, renewed_at=now)
-    return True
+    with service.membership:
+        silo = service.silos.get(number)
+        if silo is None or not silo.status.is_member:
+            return False
+        service.silos[number] = replace(silo, renewed_at=now)
+        return True
 
 
 def rows_of(service: Service, query: PollQuery) -> list[ReminderRow]:

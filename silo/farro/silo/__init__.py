@@ -22,9 +22,17 @@ from farro.client.reminders import (
     TickStatus,
 )
 from farro.client.streams import StreamEvent
-from farro.silo.grains.decorators import call_timeout, cancellable, oneway, operation, readonly
+from farro.silo.grains.decorators import (
+    call_timeout,
+    cancellable,
+    idempotent_request,
+    oneway,
+    operation,
+    readonly,
+)
 from farro.silo.grains.grain import Grain
 from farro.silo.grains.registered import register_reminder
+from farro.silo.grains.stateless import stateless_worker
 from farro.silo.grains.subscriptions import PUBLISHER_KEY, subscribe
 from farro.silo.options import (
     ActivationOptions,
@@ -65,10 +73,12 @@ __all__ = [
     "UnknownOperation",
     "call_timeout",
     "cancellable",
+    "idempotent_request",
     "oneway",
     "operation",
     "readonly",
     "register_reminder",
+    "stateless_worker",
     "subscribe",
 ]
 

@@ -16,26 +16,31 @@ from farro.client.management import Reminders
 from farro.client.reference import reference
 from farro.client.streams import After, EventStream
 from farro.providers.contracts import Provider
-from farro.providers.errors import StoreChanged, StoreError
 from farro.providers.opening import open_provider
+from farro.silo.cluster.cluster import Cluster
+from farro.silo.cluster.silo_grain import ClusterLook
+from farro.silo.control import Control
+from farro.silo.gateway.address import ListenAddress, reachable
 from farro.silo.gateway.limits import GatewayOptions
 from farro.silo.gateway.websocket import Gateway
 from farro.silo.grains.grain import Grain
 from farro.silo.grains.grain_class import GrainClass
+from farro.silo.membership import Membership, Network
 from farro.silo.metrics import SiloStatistics, TurnFigures
 from farro.silo.options import SiloOptions
-from farro.silo.ownership import Owned, Ownership
+from farro.silo.ownership import Ownership
 from farro.silo.process import GarbageCollection, SwitchInterval
 from farro.silo.reminders.machine_load import MachineLoad, read_machine_load
 from farro.silo.reminders.management_grain import ReminderManagement
 from farro.silo.rooms import Rooms
 from farro.silo.streams.stream_grains import StreamConsumer, StreamReading
+from farro.silo.system_grains import PartitionGrain, SiloGrain
 
 log = logging.getLogger("farro.silo")
 
 G = TypeVar("G")
 
-RENEW_S = 10.0  # loop seconds between stored signs of life where no commit carries one
+SOCKETS = Network()
 
 
 class Silo:
@@ -43,8 +48,10 @@ class Silo:
 
     ``async with Silo(grains=[Shipment], store="sqlite:///farro.db", listen="127.0.0.1:11111") as silo:``
     serves until the block ends, then drains: no new calls from clients, running turns finish (at most
-    ``options.stop_timeout``), every activation is put to sleep.  ``listen=None``: no gateway, calls come
-    from this process only.  ``store`` is a URL or a provider that is not open yet.
+    ``options.stop_timeout``), every activation is put to sleep.  Silos on one store form a cluster: each owns
+    a part of the grains, and calls find their way.  ``listen=None``: no gateway; calls come from this process
+    only, and it must be the only silo on its store.  ``advertise`` is the ``HOST:PORT`` where others reach
+    the silo, where that is not the one it listens on.  ``store`` is a URL or a provider that is not open yet.
     """
 
     def __init__(
@@ -55,28 +62,45 @@ class Silo:
         *,
         options: SiloOptions | None = None,
         service_id: str = "default",
+        advertise: str | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
+        network: Network = SOCKETS,
         machine_load: Callable[[], MachineLoad] = read_machine_load,
     ) -> None:
         self._machine_load = machine_load
+        self._network = network
         self.options = options if options is not None else SiloOptions()
         self.options.validate()
         self._classes = [
-            _declared(each) for each in (*grains, ReminderManagement, StreamReading, StreamConsumer)
+            _declared(each)
+            for each in (
+                *grains,
+                ReminderManagement,
+                StreamReading,
+                StreamConsumer,
+                PartitionGrain,
+                SiloGrain,
+                ClusterLook,
+            )
         ]
         self._store = store
         self._service_id = service_id
         self._listen = listen
+        self._advertise = None if advertise is None else str(ListenAddress.parse(advertise))
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._random = random if random is not None else Random(SystemRandom().getrandbits(64))
         self._switch_interval = SwitchInterval()
         self._garbage = GarbageCollection()
         self._rooms: Rooms | None = None
+        self._membership: Membership | None = None
         self._gateway: Gateway | None = None
         self._state = "new"
         self._failure: str | None = None
         self._tell_failure: Callable[[str], None] | None = None
+        self._tell_stuck: Callable[[str], None] | None = None
+        self._tell_drain: Callable[[str], None] | None = None
+        self._control: Control | None = None
 
     # ---- start
 
@@ -98,21 +122,38 @@ class Silo:
             self._switch_interval.lower(self.options.switch_interval.total_seconds())
         try:
             await self._open_store()
-            self._rooms = Rooms(
+            rooms = self._rooms = Rooms(
                 self.provider,
                 self._ownership,
-                self.number,
                 self._classes,
                 self.options,
                 self._clock,
                 self._random,
                 self._machine_load,
             )
-            self._rooms.committer.on_dispossessed = self._dispossessed
-            self._rooms.tasks.repeat(self._renew, RENEW_S, "renew")
-            self._take_garbage_over(self._rooms)
-            await self._rooms.open()
-            await self._open_gateway(self._rooms)
+            rooms.committer.on_dispossessed = self._dispossessed
+            self._take_garbage_over(rooms)
+            await self._bind_gateway(rooms)
+            self._membership = Membership(
+                provider=self.provider,
+                rooms=rooms,
+                clock=self._clock,
+                random=self._random,
+                options=self.options.cluster,
+                service_id=self._service_id,
+                address=self._advertised(),
+                gateway=self._gateway,
+                network=self._network,
+                on_stuck=self._stuck,
+            )
+            self._control = rooms.core.control = Control(self.provider, rooms, self._membership)
+            if self._tell_drain is not None:
+                self._control.on_drain(self._tell_drain)
+            await self._membership.join()
+            await rooms.open()
+            if self._gateway is not None:
+                await self._gateway.start()
+            await self._membership.open()
         except BaseException:
             await self.tear_down()
             raise
@@ -122,7 +163,7 @@ class Silo:
             self.number,
             self.store_url,
             self.address or "none",
-            ",".join(self._rooms.catalog.type_names),
+            ",".join(rooms.catalog.type_names),
         )
 
     async def _open_store(self) -> None:
@@ -130,26 +171,27 @@ class Silo:
             self.provider: Provider = open_provider(self._store, service_id=self._service_id)
         else:
             self.provider = self._store
-        now = self._clock.now()
-        info = await self.provider.open(now)
+        info = await self.provider.open(self._clock.now())
         self.store_url = info.url
         self._ownership = Ownership(info.partitions)
-        row = await self.provider.join(self._listen or "local", now)
-        self.number = row.number
-        taken = await self.provider.take(self.number, range(info.partitions), now)
-        for each in taken:
-            self._ownership.take(each.partition, Owned(each.epoch, now, each.previous_alive_at))
 
-    async def _open_gateway(self, rooms: Rooms) -> None:
+    async def _bind_gateway(self, rooms: Rooms) -> None:
+        """Have the port before anything is written to the store: one in use leaves no trace there."""
         if self._listen is not None:
-            self._gateway = Gateway(
+            self._gateway = self._network.gateway(
                 self._listen,
                 rooms.catalog,
                 rooms.codec,
                 options=GatewayOptions(allow_insecure_bind=self.options.allow_insecure_bind),
-                facts={"silo": self.number, "service": self._service_id},
+                facts={"service": self._service_id},
             )
-            await self._gateway.start()
+            await self._gateway.bind()
+
+    def _advertised(self) -> str:
+        """Where other silos and clients reach this one; empty when nobody can."""
+        if self._gateway is None:
+            return ""
+        return self._advertise or reachable(self._gateway.address)
 
     def _take_garbage_over(self, rooms: Rooms) -> None:
         if self.options.garbage_put_off is None:
@@ -171,6 +213,20 @@ class Silo:
         if self._rooms is None:
             raise RuntimeError("this silo has not been started: use `async with Silo(…) as silo:`")
         return self._rooms
+
+    @property
+    def number(self) -> int:
+        """Its number in the store.  A silo that was taken for dead goes on under a new one."""
+        if self._membership is None:
+            raise RuntimeError("this silo has not been started: use `async with Silo(…) as silo:`")
+        return self._membership.number
+
+    @property
+    def cluster(self) -> Cluster:
+        """Its part in the cluster of its store.  ``RuntimeError`` before the start."""
+        if self._membership is None:
+            raise RuntimeError("this silo has not been started: use `async with Silo(…) as silo:`")
+        return self._membership.cluster
 
     @property
     def address(self) -> str | None:
@@ -211,6 +267,7 @@ class Silo:
                 len(core.running), counters.turns, counters.turns_failed, counters.turns_discarded
             ),
             commits=rooms.committer.figures(),
+            cluster=self.cluster.figures(),
             reminders=None if service is None else service.figures(),
         )
 
@@ -254,6 +311,8 @@ class Silo:
         limit = self.options.stop_timeout.total_seconds()
         deadline = asyncio.get_running_loop().time() + limit
         rooms = self.rooms
+        if self._membership is not None:
+            await self._membership.cluster.drain(limit)
         rooms.begin_nothing_new("this silo is stopping; call another one")
         if self._gateway is not None:
             await self._gateway.stop(limit)
@@ -272,40 +331,46 @@ class Silo:
         try:
             if self._gateway is not None:
                 await self._gateway.stop(0)
+            if self._membership is not None:
+                await self._membership.close_room()
             if self._rooms is not None:
                 await self._rooms.close(commit_wait_s)
         finally:
-            await self._leave_store()
+            if self._membership is not None:
+                await self._membership.leave()
+            await self._close_store()
             self._switch_interval.restore()
             self._garbage.give_back()
             self._state = "stopped"
 
-    async def _leave_store(self) -> None:
-        """What the store says to it is logged: nobody can do more about a silo that ends."""
+    async def _close_store(self) -> None:
         if not hasattr(self, "provider"):
             return
-        if hasattr(self, "number"):
-            try:
-                await self.provider.leave(self.number, self._clock.now())
-            except Exception as error:
-                fault = not isinstance(error, StoreError)
-                text = "the store did not take the good-bye of silo %d: %s"
-                log.warning(text, self.number, error, exc_info=fault)
         try:
             await self.provider.close()
         except Exception:
             log.exception("the store did not close in order")
 
-    # ---- repeated work
+    def on_drain(self, tell: Callable[[str], None]) -> None:
+        """Be told, with the reason, that an operator wants this silo drained; whoever hosts it stops it then.
 
-    async def _renew(self) -> None:
-        try:
-            known = await self.provider.renew(self.number, self._clock.now())
-        except StoreChanged as error:
-            self._dispossessed(str(error))
-        else:
-            if not known:
-                self._dispossessed("the store no longer knows this silo")
+        Until somebody wants to be told, ``farro cluster drain`` is refused.
+        """
+        self._tell_drain = tell
+        if self._control is not None:
+            self._control.on_drain(tell)
+
+    def on_stuck(self, tell: Callable[[str], None]) -> None:
+        """Be told, in another thread, that the event loop has stood still for so long that others took over.
+
+        A process that serves nothing else should end then.  Told or not, nothing of it can commit any more.
+        """
+        self._tell_stuck = tell
+
+    def _stuck(self, reason: str) -> None:
+        log.critical("%s", reason)
+        if self._tell_stuck is not None:
+            self._tell_stuck(reason)
 
 
 def _declared(cls: Any) -> GrainClass:

@@ -76,6 +76,19 @@ class CommitFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class ClusterFigures:
+    """``stage``: of the silo's own lease (healthy, suspect, frozen).  ``calls_held``: those that wait for the
+    owner of their partition.  ``links``: connections to other silos that stand."""
+
+    view: int
+    stage: str
+    members: int
+    partitions: int
+    calls_held: int
+    links: int
+
+
+@dataclass(frozen=True, slots=True)
 class SiloStatistics:
     number: int
     state: str
@@ -85,4 +98,5 @@ class SiloStatistics:
     activations_collected: int
     turns: TurnFigures
     commits: CommitFigures
+    cluster: ClusterFigures
     reminders: ReminderFigures | None

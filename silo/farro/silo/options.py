@@ -128,12 +128,38 @@ class StreamOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterOptions:
+    """Leases and moves of partitions.  Durations are loop time.
+
+    Every silo of a cluster must have the same ``lease``: others count it for it.
+    """
+
+    lease: timedelta = timedelta(seconds=4)  # without a renewal for longer, a silo is taken for dead
+    renew_interval: timedelta = timedelta(seconds=1)  # three may fail
+    settle: timedelta = timedelta(seconds=3)  # after a silo came or went, before partitions move for balance
+    moves_max: int = 8  # partitions that a silo hands over at a time for balance
+    drain_moves_max: int = 64  # ... and when it drains
+    hand_over_timeout: timedelta = timedelta(seconds=5)  # running turns may take as long
+    take_batch_max: int = 512  # partitions taken in one transaction
+
+    def validate(self) -> None:
+        """Raise :class:`OptionsError` naming every option involved."""
+        _positive(self, *self.__slots__)
+        if self.renew_interval * 3 > self.lease:
+            raise OptionsError(
+                f"ClusterOptions.lease ({self.lease}) must be at least three times renew_interval "
+                f"({self.renew_interval}): one renewal that is late would freeze the silo"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SiloOptions:
     """Everything about one silo that has a default.  ``reminders=None`` switches the reminder service off."""
 
     reminders: ReminderOptions | None = field(default_factory=ReminderOptions)
     activations: ActivationOptions = field(default_factory=ActivationOptions)
     streams: StreamOptions = field(default_factory=StreamOptions)
+    cluster: ClusterOptions = field(default_factory=ClusterOptions)
     # Commits run in a thread beside the event loop, and Python hands its lock over only this often: with the
     # interpreter's 5 ms a busy loop starves them.  Lowers the process's switch interval; None leaves it.
     switch_interval: timedelta | None = timedelta(microseconds=50)
@@ -141,16 +167,18 @@ class SiloOptions:
     # makes them at quiet moments instead, looking ten times in this period, and puts them off no longer than
     # this; None leaves the process's collector alone.
     garbage_put_off: timedelta | None = timedelta(minutes=10)
+    request_window: timedelta = timedelta(hours=24)  # how long the answer of an @idempotent_request is kept
     stop_timeout: timedelta = timedelta(seconds=10)  # in-flight turns may finish within it
     allow_insecure_bind: bool = False
 
     def validate(self) -> None:
-        _positive(self, "stop_timeout")
+        _positive(self, "stop_timeout", "request_window")
         if self.switch_interval is not None:
             _positive(self, "switch_interval")
         if self.garbage_put_off is not None:
             _positive(self, "garbage_put_off")
         self.activations.validate()
         self.streams.validate()
+        self.cluster.validate()
         if self.reminders is not None:
             self.reminders.validate()

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from farro.client.identity import partition_of
+from farro.client.errors import InvalidPayload
+from farro.silo.placement import Place, Placed, place_of
 
 COUNTER_BITS = 40
 
@@ -22,23 +23,78 @@ class Owned:
     alive_until: int | None
 
 
+Listener = Callable[[frozenset[int]], None]
+
+
 class Ownership:
-    """A plain table; the cluster room changes it, everyone below reads it."""
+    """A plain table; the cluster room changes it, everyone below reads it.
+
+    ``closing``: owned partitions that are being handed over; what is new to them waits for their next owner.
+    """
 
     def __init__(self, partitions: int) -> None:
         self.partitions = partitions
+        self.closing: frozenset[int] = frozenset()
         self._owned: dict[int, Owned] = {}
+        self._classes: dict[str, Placed] = {}
         self._counter = 0
+        self._taken: list[Listener] = []
+        self._dropped: list[Listener] = []
+
+    def listen(self, *, taken: Listener | None = None, dropped: Listener | None = None) -> None:
+        """Be told of partitions, after the table has changed.
+
+        ``taken`` also hears of those whose ownership began anew: a silo that was frozen has thawed.
+        """
+        if taken is not None:
+            self._taken.append(taken)
+        if dropped is not None:
+            self._dropped.append(dropped)
 
     def take(self, partition: int, owned: Owned) -> None:
-        self._owned[partition] = owned
+        self.take_all({partition: owned})
+
+    def take_all(self, owned: Mapping[int, Owned]) -> None:
+        self._owned.update(owned)
+        if owned:
+            for listener in self._taken:
+                listener(frozenset(owned))
+
+    def close(self, partitions: Iterable[int]) -> None:
+        """They are about to be handed over."""
+        self.closing |= frozenset(partitions) & self._owned.keys()
 
     def drop(self, partitions: Iterable[int]) -> None:
-        for partition in partitions:
-            self._owned.pop(partition, None)
+        gone = frozenset(partitions) & self._owned.keys()
+        for partition in gone:
+            del self._owned[partition]
+        self.closing -= gone
+        if gone:
+            for listener in self._dropped:
+                listener(gone)
+
+    def serves(self, partition: int) -> bool:
+        """Owned, and not being handed over."""
+        return partition in self._owned and partition not in self.closing
+
+    def know(self, grain_type: str, known: Placed) -> None:
+        """From now on grains of that type live where their class says."""
+        self._classes[grain_type] = known
+
+    def place_of(self, grain_type: str, grain_key: str) -> Place:
+        """Where a grain lives; raises :class:`InvalidGrainId` as :mod:`farro.silo.placement` says."""
+        classes = self._classes
+        return place_of(grain_type, grain_key, classes.get(grain_type), self.partitions, classes.get)
 
     def partition_of(self, grain_type: str, grain_key: str) -> int:
-        return partition_of(grain_type, grain_key, self.partitions)
+        """The partition that has the grain's rows; :class:`InvalidPayload` for one that has none."""
+        place = self.place_of(grain_type, grain_key)
+        if isinstance(place, int):
+            return place
+        raise InvalidPayload(
+            f"{grain_type}/{grain_key[:80]} lives in no partition, so nothing of it can be stored: "
+            "no state, reminders or events"
+        )
 
     def owned(self, partition: int) -> Owned | None:
         return self._owned.get(partition)

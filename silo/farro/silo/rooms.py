@@ -9,6 +9,7 @@ from random import Random
 from farro.client.clock import Clock, duration_us
 from farro.client.codec import Codec
 from farro.providers.contracts import Provider
+from farro.silo.activations import requests
 from farro.silo.activations.calls import LocalCaller
 from farro.silo.activations.catalog import Catalog
 from farro.silo.activations.commit import Committer
@@ -23,29 +24,28 @@ from farro.silo.options import ReminderOptions, SiloOptions
 from farro.silo.ownership import Ownership
 from farro.silo.reminders.machine_load import MachineLoad
 from farro.silo.reminders.management import ReminderDesk
-from farro.silo.reminders.registration import register_declared
+from farro.silo.reminders.management_owners import ClusterDesk
+from farro.silo.reminders.registration import DeclaredReminders
 from farro.silo.reminders.service import ReminderService
 from farro.silo.streams.service import StreamService
 from farro.silo.tasks import TaskOwner
 
+FORGET_TIMES_PER_WINDOW = 48  # so that an answer is kept at most a fiftieth longer than the window
+
 
 class Rooms:
-    """Everything between an open store, whose partitions are owned, and a gateway."""
+    """Everything between an open store and a gateway."""
 
     def __init__(
         self,
         provider: Provider,
         ownership: Ownership,
-        number: int,
         classes: Sequence[GrainClass],
         options: SiloOptions,
         clock: Clock,
         random: Random,
         machine_load: Callable[[], MachineLoad],
     ) -> None:
-        self._provider = provider
-        self._ownership = ownership
-        self._classes = classes
         self._options = options
         self._clock = clock
         reminders = options.reminders or ReminderOptions()
@@ -57,11 +57,10 @@ class Rooms:
             provider,
             clock,
             self.commit_tasks,
-            owner=number,
             batch_max=activations.commit_batch_max,
             batch_bytes_max=activations.commit_bytes_max,
         )
-        self.caller = LocalCaller(activations.call_timeout.total_seconds())
+        self.caller = LocalCaller(activations.call_timeout.total_seconds(), random)
         self.codec = Codec(self.caller)
         self._row_maker = RowMaker(clock, ownership, reminders.minimum_period)
         self.core = Core(
@@ -90,6 +89,7 @@ class Rooms:
             options=options.streams,
             random=random,
             classes=classes,
+            caller=self.caller,
         )
         self.reminders: ReminderService | None = None
         if options.reminders is not None:
@@ -103,8 +103,15 @@ class Rooms:
                 options=options.reminders,
                 random=random,
                 machine_load=machine_load,
+                declared=DeclaredReminders(
+                    classes,
+                    provider=provider,
+                    committer=self.committer,
+                    ownership=ownership,
+                    rows=self._row_maker,
+                ),
             )
-        self.core.desk = ReminderDesk(
+        here = ReminderDesk(
             provider=provider,
             committer=self.committer,
             ownership=ownership,
@@ -114,6 +121,9 @@ class Rooms:
             service=self.reminders,
             reminders_max=self.core.reminders_max,
         )
+        self.core.desk = ClusterDesk(
+            here, provider=provider, ownership=ownership, caller=self.caller, committer=self.committer
+        )
 
     async def open(self) -> None:
         """Begin what repeats, then streams and reminders: what the latter publish finds its subscribers."""
@@ -121,18 +131,13 @@ class Rooms:
         self.tasks.repeat(self._collect, options.collect_interval.total_seconds(), "collect")
         watch = TurnWatch(self.core, options.slow_turn.total_seconds())
         self.tasks.repeat(watch.look, options.slow_turn.total_seconds() / 2, "watch turns")
+        window_s = self._clock.loop_seconds(duration_us(self._options.request_window))
+        self.tasks.repeat(self._forget_requests, window_s / FORGET_TIMES_PER_WINDOW, "forget requests")
         await self.streams.start()
         if self.reminders is not None:
             await self._open_reminders(self.reminders)
 
     async def _open_reminders(self, service: ReminderService) -> None:
-        await register_declared(
-            self._classes,
-            provider=self._provider,
-            committer=self.committer,
-            ownership=self._ownership,
-            rows=self._row_maker,
-        )
         await service.start()
         every_s = self._clock.loop_seconds(duration_us(service.options.repair_interval))
         self.tasks.repeat(service.repair, every_s, "repair reminders")
@@ -148,8 +153,20 @@ class Rooms:
         """No turn runs, and no reminder is due."""
         return not (self.core.running or (self.reminders is not None and self.reminders.held.queue.ready))
 
+    async def _forget_requests(self) -> None:
+        window_us = duration_us(self._options.request_window)
+        await requests.forget_old(self._provider, self._clock, window_us)
+
     async def _collect(self) -> None:
         self.catalog.collect()
+
+    def trust(self, lease: bool) -> None:
+        """Begin ticks only while the silo may trust that its partitions are its own."""
+        if self.reminders is not None:
+            if lease:
+                self.reminders.resume()
+            else:
+                self.reminders.pause()
 
     def begin_nothing_new(self, reason: str) -> None:
         """Take no calls from clients, no ticks and no events any more; what has begun goes on."""

@@ -101,6 +101,10 @@ class Activation:
     def streams(self) -> Any:
         return self.core.streams
 
+    @property
+    def control(self) -> Any:
+        return self.core.control
+
     def deactivate(self, grain: Grain[Any]) -> None:
         del grain
         self.put_to_sleep("the grain asked for it")
@@ -194,6 +198,8 @@ class Activation:
                 None,
                 CallTimeout(f"{call.target}: its deadline passed before it began", turn_ran=False),
             )
+        elif now >= self.core.frozen_from and self.partition >= 0:  # what lives in no partition has no lease
+            self.core.catalog.set_aside(call, self.partition)
         elif call.delivery is not None and (admission := call.delivery.admit()) is not Admission.START:
             if admission is Admission.DROP:
                 call.respond(None, None)
@@ -224,6 +230,8 @@ class Activation:
 
     def activated(self) -> Invocation | None:
         """Awake.  Answers the first call, begun, for the task that woke the grain; others begin beside it."""
+        if self.phase is GONE:
+            return None  # its partition went to another silo meanwhile, and whoever waited with it
         self.phase = after(self.phase, Event.ACTIVATED)
         first: Invocation | None = None
         while first is None and self._mailbox:
@@ -235,6 +243,8 @@ class Activation:
 
     def failed(self, error: FarroError) -> None:
         """Loading or ``on_activate`` failed: everybody who waits hears it, and nothing is left."""
+        if self.phase is GONE:
+            return
         self._gone(Event.FAILED)
         for call in self._take_mailbox():
             call.respond(None, error)

@@ -5,11 +5,13 @@ The future activation is in the map before the first await, so two messages neve
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import asyncio
+from collections.abc import Callable, Iterable
 
 from farro.client.errors import (
     CallCycle,
     FarroError,
+    Fenced,
     NoSuchMethod,
     SiloStopping,
     UnknownGrainType,
@@ -21,7 +23,13 @@ from farro.silo.activations.core import Core
 from farro.silo.activations.failures import printable
 from farro.silo.activations.invocation import Invocation
 from farro.silo.activations.phases import Phase
+from farro.silo.activations.workers import NO_PARTITION, Workers
 from farro.silo.grains.grain_class import RECEIVE_REMINDER, SYSTEM_PREFIX, GrainClass, Operation
+from farro.silo.placement import OnSilo
+
+Elsewhere = Callable[[Invocation, int | OnSilo], None]  # the call and the place of its grain
+
+LOOK_AGAIN_S = 0.02
 
 
 class Catalog:
@@ -32,9 +40,13 @@ class Catalog:
         core.catalog = self
         self._classes: dict[str, GrainClass] = {}
         self._awake: dict[tuple[str, str], Activation] = {}
+        self._workers = Workers(core)
         self._system_awake = 0
         self._refusing: str | None = None
         self._closed = False
+        self.elsewhere: Elsewhere = _nowhere
+        self._leaving: dict[Activation, None] = {}  # in the order they woke
+        self._left: asyncio.Event | None = None
         for known in classes:
             for operation in known.operations.values():
                 operation.spec.resolve()  # names that did not exist yet when the class was declared
@@ -44,10 +56,11 @@ class Catalog:
                     f"two grain classes are named {known.type_name!r}: {other.where} and {known.where}; "
                     "give one of them another name="
                 )
+            core.ownership.know(known.type_name, known)
 
     def __len__(self) -> int:
         """How many grains are awake; what the silo itself is made of does not count."""
-        return len(self._awake) - self._system_awake
+        return len(self._awake) - self._system_awake + len(self._workers)
 
     def known(self, grain_type: str) -> GrainClass | None:
         return self._classes.get(grain_type)
@@ -75,6 +88,10 @@ class Catalog:
             activation = self._awake.get((call.grain_type, call.grain_key))
             if activation is None:
                 self._wake(known, call)
+                return
+            if self._leaving and activation in self._leaving and not call.chain:
+                # what a running turn asks for goes on, or the turn would wait for the next owner
+                self.set_aside(call, activation.partition)
                 return
             if call.chain and activation.busy:
                 self._refuse_cycle(call)
@@ -110,15 +127,42 @@ class Catalog:
         return operation
 
     def _wake(self, known: GrainClass, call: Invocation) -> None:
+        if known.max_local:
+            self._workers.submit(known, call)
+            return
         core = self._core
+        ownership = core.ownership
+        partition = ownership.place_of(call.grain_type, call.grain_key)
+        if not isinstance(partition, int):
+            assert isinstance(partition, OnSilo), "stateless workers have gone their way"
+            if partition.number != core.committer.owner:
+                self.elsewhere(call, partition)
+                return
+            partition = NO_PARTITION
+        elif (
+            ownership.owned(partition) is None
+            or (partition in ownership.closing and not call.chain)
+            or core.loop.time() >= core.suspect_from
+        ):
+            self.set_aside(call, partition)
+            return
         grain_id = GrainId(call.grain_type, call.grain_key)
-        partition = core.ownership.partition_of(call.grain_type, call.grain_key)
         activation = Activation(core, known, grain_id, partition)
         key = (call.grain_type, call.grain_key)
         self._system_awake += known.system and key not in self._awake
         self._awake[key] = activation
         activation.post(call)
         core.turns.wake(activation, call)
+
+    def set_aside(self, call: Invocation, partition: int) -> None:
+        """This silo does not serve the partition now: the call goes to whoever does.
+
+        What the silo itself would bring to a grain (a tick, an event) goes nowhere: its owner has it too.
+        """
+        if call.delivery is not None:
+            call.respond(None, Fenced(f"this silo does not serve {call.target} now; nothing changed"))
+        else:
+            self.elsewhere(call, partition)
 
     def submit_again(self, call: Invocation) -> None:
         """A message that an activation could no longer serve goes to the next one."""
@@ -130,6 +174,10 @@ class Catalog:
         if self._awake.get(key) is activation:
             del self._awake[key]
             self._system_awake -= activation.known.system
+        if self._leaving and activation in self._leaving:
+            self._leaving.pop(activation, None)
+            if self._left is not None and not self._leaving:
+                self._left.set()
 
     def _refuse_cycle(self, call: Invocation) -> None:
         """A call to a grain that is waiting for this very call can never run: say so at once."""
@@ -149,7 +197,7 @@ class Catalog:
         now = self._core.loop.time()
         old = [
             each
-            for each in self._awake.values()
+            for each in (*self._awake.values(), *self._workers)
             if each.phase is Phase.ACTIVE and each.idle and now - each.last_active >= each.known.idle_after_s
         ]
         old.sort(key=lambda each: each.last_active)
@@ -168,5 +216,40 @@ class Catalog:
         self._closed = True
 
     def put_all_to_sleep(self, reason: str) -> None:
-        for each in list(self._awake.values()):
+        for each in (*self._awake.values(), *self._workers):
             each.put_to_sleep(reason)
+
+    # ---- partitions that go
+
+    async def leave(self, partitions: frozenset[int], limit_s: float) -> None:
+        """Put to sleep whatever is awake in partitions that are being handed over.
+
+        Calls that come from outside wait for the next owner from now on; running turns, and what they call
+        within, go on for ``limit_s`` seconds at most.  One at a time.
+        """
+        self._leaving = {each: None for each in self._awake.values() if each.partition in partitions}
+        self._left = asyncio.Event()
+        deadline = self._core.loop.time() + limit_s
+        try:
+            while self._leaving and (left_s := deadline - self._core.loop.time()) > 0:
+                for each in list(self._leaving):
+                    each.put_to_sleep("its partition moves to another silo")
+                if not self._leaving:
+                    return
+                try:
+                    async with asyncio.timeout(min(LOOK_AGAIN_S, left_s)):
+                        await self._left.wait()
+                except TimeoutError:
+                    continue  # one that was still loading can be put to sleep now
+        finally:
+            self._leaving, self._left = {}, None
+
+    def drop(self, partitions: frozenset[int]) -> None:
+        """Forget whatever is awake in partitions that are this silo's no more; who waits goes elsewhere."""
+        for each in [each for each in self._awake.values() if each.partition in partitions]:
+            each.discard()
+
+
+def _nowhere(call: Invocation, place: int | OnSilo) -> None:
+    """A silo alone, without a cluster: nobody else can serve what it does not own."""
+    call.respond(None, Fenced(f"this silo does not own {call.target}, which lives in {place}"))

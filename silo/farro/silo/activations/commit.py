@@ -46,7 +46,7 @@ class _Lane:
 
 
 class Committer:
-    """Group commit of one silo.  ``owner`` is the silo's number in the store.
+    """Group commit of one silo.  ``owner`` is the silo's number in the store, once it has one.
 
     ``on_dispossessed`` is told why when the store is no longer the one that was opened: nothing of this silo
     can be committed any more.  ``on_fenced`` is told, once for each batch, of a partition that somebody else
@@ -59,14 +59,13 @@ class Committer:
         clock: Clock,
         tasks: TaskOwner,
         *,
-        owner: int,
         batch_max: int,
         batch_bytes_max: int,
     ) -> None:
         self._provider = provider
         self._clock = clock
         self._tasks = tasks
-        self._owner = owner
+        self.owner = 0
         self._batch_max = batch_max
         self._batch_bytes_max = batch_bytes_max
         self._loop = asyncio.get_running_loop()
@@ -152,7 +151,7 @@ class Committer:
     async def _one_batch(self, batch: list[Member]) -> None:
         now = self._clock.now()
         try:
-            verdicts = await self._provider.commit([commit for commit, _ in batch], self._owner, now)
+            verdicts = await self._provider.commit([commit for commit, _ in batch], self.owner, now)
             answers = list(zip(batch, verdicts, strict=True))
         except OutcomeUnknown as error:
             self._fail(batch, CommitOutcomeUnknown, f"the store did not answer the commit: {error}")
@@ -221,6 +220,8 @@ def _size(commit: Commit) -> int:
         size += len(commit.grain.state)
     for event in commit.events:
         size += len(event.payload)
+    if commit.request is not None:
+        size += len(commit.request.answer)
     return size
 
 

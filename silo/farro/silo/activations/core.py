@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Coroutine
 from contextvars import Context
 from dataclasses import dataclass, field
@@ -58,10 +59,13 @@ class Core:
     carriers: Carriers = field(init=False)
     desk: Any = field(init=False)  # the silo's ReminderDesk: a room above, handed through to its grain
     streams: Any = field(init=False)  # the silo's StreamService, likewise
+    control: Any = field(init=False)  # the silo's Control: what its operators' grains may do
     running: set[Turn] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     context: Context = field(default_factory=empty_context)  # turns start here, not in their caller's
     counters: Counters = field(default_factory=Counters)
+    suspect_from: float = math.inf  # loop time from which no activation may begin (a silo's lease)
+    frozen_from: float = math.inf  # ... and no turn
 
     def __post_init__(self) -> None:
         self.carriers = Carriers(self.tasks)

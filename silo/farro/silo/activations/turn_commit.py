@@ -4,8 +4,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from farro.client.errors import AlreadyConsumed, Conflict, FarroError, Fenced, InvalidPayload
-from farro.providers.rows import Commit, GrainWrite, OutboxRow, Outcome, ReminderChange, Verdict
+from farro.client.errors import (
+    AlreadyConsumed,
+    Conflict,
+    FarroError,
+    Fenced,
+    IncompatibleState,
+    InvalidPayload,
+)
+from farro.providers.rows import (
+    Commit,
+    GrainRow,
+    GrainWrite,
+    OutboxRow,
+    Outcome,
+    ReminderChange,
+    RequestRow,
+    Verdict,
+)
 from farro.silo.activations.invocation import Consumption
 from farro.silo.grains.context import Turn
 
@@ -14,6 +30,21 @@ if TYPE_CHECKING:
     from farro.silo.activations.core import Core
 
 COMMITTED = Outcome.COMMITTED  # a name of an Enum costs two calls to look up
+
+
+def check_place(activation: Activation, row: GrainRow | None) -> None:
+    """Raise :class:`IncompatibleState` if the grain was stored in another partition than it lives in.
+
+    A commit is fenced in the partition of its activation.  Were the row's another one, a silo that still
+    computes the old place could have the grain awake as well, and the grain's reminders would wait where
+    nobody may settle them.
+    """
+    if row is not None and row.partition != activation.partition:
+        raise IncompatibleState(
+            f"{activation.id} is stored in partition {row.partition}, and its class {activation.known.where} "
+            f"says that it lives in {activation.partition}: affinity= has changed since. Give the class the "
+            "affinity= (or none) that it had, or another name= and bring the state over"
+        )
 
 
 def changes(
@@ -35,10 +66,12 @@ def changes(
     reminders: tuple[ReminderChange, ...] = ()
     outbox: tuple[OutboxRow, ...] = ()
     events = consumed.events
+    request: RequestRow | None = None
     if turn.has_effects:
         effects = turn.effects
         reminders, outbox = tuple(effects.reminders), tuple(effects.outbox)
         events = (*effects.events, *events)
+        request = effects.request
     return Commit(
         activation.partition,
         core.ownership.epoch(activation.partition),
@@ -51,6 +84,7 @@ def changes(
         outbox,
         consumed.watermarks,
         core.reminders_max if reminders else 0,
+        request,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import socket
 from dataclasses import dataclass
 
 from farro.client.errors import FarroError
@@ -83,3 +84,16 @@ def host_allowed(header: str, listen: ListenAddress, allowed: tuple[str, ...]) -
     if host in ("localhost", listen.host.lower()) or host in allowed or _is_loopback(host):
         return True
     return not listen.is_loopback and _ip(host) is not None
+
+
+def reachable(bound: str) -> str:
+    """Where others reach a gateway that is bound there: an address of this machine instead of "any"."""
+    listen = ListenAddress.parse(bound)
+    address = _ip(listen.host)
+    if address is None or not address.is_unspecified:
+        return bound
+    try:
+        host = socket.gethostbyname(socket.gethostname())
+    except OSError:
+        host = "127.0.0.1"
+    return str(ListenAddress(host, listen.port))

@@ -1,10 +1,13 @@
-"""One client's connection, seen from the silo: calls in, answers out.
+"""One client's or peer's connection, seen from the silo: calls in, answers out.
 
 Theory of operation.  The handler coroutine reads; every call of a frame is given to the target at once,
 without a task, and its ``respond`` puts the answer into the outbox, so that all answers of one loop tick
 share a frame.  A client that does not read its answers is not read from, and let go when the answers to
 what it has asked already pass a bound.  When the client is gone, the calls it made go on: nobody listens to
 the answers, nothing is cancelled.
+
+A *peer* is another silo, which forwards calls.  Those are not forwarded again (the target sees it by
+``Invocation.forwarded``), and a peer is sent news of the cluster where a client is sent the map.
 """
 
 from __future__ import annotations
@@ -12,11 +15,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp import WSCloseCode, WSMsgType
 
+from farro.client.cluster_map import ClusterMap
 from farro.client.codec import Codec
 from farro.client.errors import (
     FarroError,
@@ -30,24 +35,32 @@ from farro.client.outbox import Outbox, release
 from farro.client.protocol import (
     CALL,
     CANCEL,
+    CLUSTER_VERSION,
     ERROR,
     GOAWAY,
+    NEWS,
     REPLY,
+    REQUEST_VERSION,
+    Hello,
     Message,
     bad_target,
     check_call,
     check_cancel,
     check_hello,
-    error_message,
+    check_news,
+    map_message,
     messages_of,
+    request_of,
     welcome,
 )
+from farro.client.requests import Request
+from farro.client.sockets import Socket
 from farro.silo.activations.invocation import Invocation
+from farro.silo.gateway.answers import as_farro_error, sendable_error
 from farro.silo.gateway.limits import GatewayOptions
 
 log = logging.getLogger("farro.gateway")
 
-_ERROR_CHARACTERS_MAX = 16_384
 CALLS_A_TICK = 32  # taken from one client; half of that costs a tenth more, twice that leaves a core idle
 
 
@@ -59,25 +72,37 @@ class CallTarget(Protocol):
         ...
 
 
+def _not_asked(view: int) -> None:
+    """Where nobody wants to hear."""
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all sessions of a gateway have in common.
+
+    ``facts`` go into the welcome; ``silo`` and ``service`` of them are what a peer must have meant.
+    ``on_news(view)``: a peer has heard of that view of the cluster.
+    """
+
+    target: CallTarget
+    codec: Codec
+    options: GatewayOptions
+    facts: dict[str, Any]
+    on_news: Callable[[int], None] = _not_asked
+    map: ClusterMap | None = None
+
+
 class Session:
     """See the head of the file."""
 
-    def __init__(
-        self,
-        socket: web.WebSocketResponse,
-        peer: str,
-        target: CallTarget,
-        codec: Codec,
-        options: GatewayOptions,
-        greeting: dict[str, Any],
-        abort: Callable[[], None],
-    ) -> None:
+    def __init__(self, socket: Socket, peer: str, shared: Shared, abort: Callable[[], None]) -> None:
         self.peer = peer
         self._socket = socket
-        self._target = target
-        self._codec = codec
-        self._options = options
-        self._greeting = greeting
+        self._shared = shared
+        self._target = shared.target
+        self._codec = shared.codec
+        self._options = shared.options
+        self._hello: Hello | None = None
         self._abort = abort
         self._loop = asyncio.get_running_loop()
         self._in_flight: dict[int, Invocation] = {}
@@ -87,13 +112,12 @@ class Session:
         self._outbox = Outbox(
             socket.send_bytes,
             peer,
-            codec,
+            shared.codec,
             unfit=self._instead_of,
             on_packed=self._check_unread,
             on_sent=self._settle,
         )
         self._quiet: asyncio.Future[None] | None = None
-        self._greeted = False
         self._stopping = False
         self._gone = False
 
@@ -131,8 +155,17 @@ class Session:
     def go_away(self, reason: str) -> None:
         """Take no more calls; those in flight are still answered."""
         self._stopping = True
-        if self._greeted:
+        if self._hello is not None:
             self._outbox.put([GOAWAY, reason])
+
+    def publish(self, cluster: ClusterMap) -> None:
+        """Tell what the cluster looks like now, if the other side understands."""
+        if self._hello is None or self._hello.version < CLUSTER_VERSION:
+            return
+        if self._hello.silo:
+            self._outbox.put_first([NEWS, cluster.view])
+        else:
+            self._outbox.put(map_message(cluster))  # in its place, and so counted with what is unread
 
     async def wait_until_quiet(self) -> None:
         """Until every call is answered and every answer written, or the client is gone."""
@@ -156,12 +189,26 @@ class Session:
         if message.type is not WSMsgType.BINARY:
             return  # gone again; the next receive says how
         batch = messages_of(self._codec, message.data)
-        version = check_hello(batch[0])
-        self._greeted = True
-        self._outbox.put(welcome(version, self._greeting))
+        hello = check_hello(batch[0])
+        self._check_meant(hello)
+        self._hello = hello
+        greeting = {**self._shared.facts, "calls_max": self._options.calls_announced}
+        self._outbox.put(welcome(hello.version, greeting))
+        if self._shared.map is not None and not hello.silo:
+            self.publish(self._shared.map)
         if self._stopping:
             self.go_away("the silo is stopping")
         self._take_batch(batch[1:], len(message.data) // len(batch))
+
+    def _check_meant(self, hello: Hello) -> None:
+        """Another service's silo, or this one itself, has got hold of a wrong address."""
+        facts = self._shared.facts
+        if hello.silo and hello.service != facts.get("service"):
+            raise ProtocolError(
+                f"silo {hello.silo} of service {hello.service[:80]!r} called service {facts.get('service')!r}"
+            )
+        if hello.silo and hello.silo == facts.get("silo"):
+            raise ProtocolError(f"silo {hello.silo} called itself, or another silo goes by its number")
 
     async def _take(self, frame: bytes) -> None:
         """A long frame is taken in parts: the client works on the first answers while the rest runs.
@@ -193,10 +240,23 @@ class Session:
                 found = self._in_flight.get(check_cancel(message))
                 if found is not None:
                     found.cancel()
+            elif message[0] == NEWS and self._from_peer:
+                self._shared.on_news(check_news(message))
             else:
                 raise ProtocolError(f"a client does not send messages of kind {message[0]}")
 
+    @property
+    def _from_peer(self) -> int:
+        """The number of the silo at the other end; 0 for a client."""
+        return 0 if self._hello is None else self._hello.silo
+
     def _call(self, message: Message, share: int, now: float) -> None:
+        request: Request | None = None
+        if len(message) > 9:
+            assert self._hello is not None
+            if self._hello.version < REQUEST_VERSION:
+                raise ProtocolError(f"version {self._hello.version} of the protocol carries no requests")
+            request = request_of(message)
         _, call_id, grain_type, key, method, args, kwargs, timeout_ms, chain = message
         in_flight = self._in_flight
         if call_id == 0:
@@ -212,7 +272,7 @@ class Session:
         problem = bad_target(grain_type, key, method)
         if full or self._stopping or problem is not None:
             if call_id > 0:
-                self._outbox.put(_sendable_error(call_id, self._refusal(full, problem)))
+                self._outbox.put(sendable_error(call_id, self._refusal(full, problem)))
             return
         call = Invocation(
             grain_type,
@@ -224,13 +284,16 @@ class Session:
             () if chain is None else tuple(map(tuple, chain)),
             partial(self._respond, call_id, share),
         )
+        call.request = request
+        if self._from_peer:
+            call.forwarded, call.external = True, False
         in_flight[call_id] = call
         self._in_flight_bytes += share
         try:
             self._target.submit(call)
         except Exception as error:  # the target's answer to a call it cannot take; the others go on
             if call_id in in_flight:
-                self._respond(call_id, share, None, _as_farro_error(error, call))
+                self._respond(call_id, share, None, as_farro_error(error, call))
 
     def _refusal(self, full: bool, problem: str | None) -> FarroError:
         if self._stopping:
@@ -249,13 +312,13 @@ class Session:
         elif error is None:
             self._outbox.put([REPLY, call_id, wire])
         else:
-            self._outbox.put(_sendable_error(call_id, error))
+            self._outbox.put(sendable_error(call_id, error))
 
     def _instead_of(self, message: Message, problem: InvalidPayload) -> Message:
         """An answer that does not fit into a frame: what tells the caller so."""
         if message[0] == REPLY:
             problem.turn_ran = True
-            return _sendable_error(message[1], problem)
+            return sendable_error(message[1], problem)
         if message[0] == ERROR:
             log.warning("an error for %s was sent without its details: %s", self.peer, problem)
             return [*message[:4], {name: message[4][name] for name in ("turn_ran", "retry_safe")}]
@@ -291,17 +354,3 @@ class Session:
             log.warning("lost the connection of %s (%s): %s", self.peer, code, ascii(str(message.data))[1:-1])
         else:
             log.debug("%s went (code %s)", self.peer, code)
-
-
-def _sendable_error(call_id: int, error: FarroError) -> Message:
-    """The text of somebody's exception may be anything; the wire takes valid Unicode of a bounded length."""
-    message = error_message(call_id, error)
-    message[3] = message[3][:_ERROR_CHARACTERS_MAX].encode(errors="backslashreplace").decode()
-    return message
-
-
-def _as_farro_error(error: Exception, call: Invocation) -> FarroError:
-    if isinstance(error, FarroError):
-        return error
-    log.error("taking a call of %s failed", ascii(call.target), exc_info=error)
-    return FarroError("the silo failed to take the call; its log says why")

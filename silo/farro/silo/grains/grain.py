@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, ParamSpec, Protocol, S
 
 from typing_extensions import TypeVar
 
-from farro.client.errors import NotRemote, TurnEnded
-from farro.client.identity import GrainId, Key, canonical_key
+from farro.client.errors import NotRemote, StatelessTurn, TurnEnded
+from farro.client.identity import Affinity, GrainId, Key, canonical_key
 from farro.client.interface import MethodSpec, interface_of
 from farro.client.reference import reference
 from farro.client.reminders import (
@@ -61,6 +61,9 @@ class GrainRuntime(Protocol):
     @property
     def streams(self) -> Any: ...
 
+    @property
+    def control(self) -> Any: ...
+
     def deactivate(self, grain: Grain[Any]) -> None: ...
 
 
@@ -70,7 +73,15 @@ class Grain(Generic[S]):
     ``class Shipment(Grain[ShipmentState], name="shipments")``: the type parameter is the state (a dataclass,
     msgspec.Struct, pydantic model or dict, made without arguments the first time); without one the grain has
     no state.  ``name`` is the stored type name (default: the class name), ``layout`` the version of the
-    state's shape, ``idle_after`` when an idle activation is put to sleep.
+    state's shape, ``idle_after`` when an idle activation is put to sleep.  None of them is inherited.
+
+    ``affinity`` makes grains that talk live together: a function from a key to a text (int, UUID); grains of
+    one affinity, whatever their types, share a partition and so a silo.
+    ``class OrderLine(Grain, affinity=lambda key: key.split("/")[0])`` puts line ``7/1`` where
+    ``class Order(Grain, affinity=str)`` puts order ``7``.  A function, because only the author knows what is
+    in a key, and no shorthand says more than ``split`` does.  It must answer every key of the class, always
+    the same: it is part of where state lives, so once grains are stored a changed one leaves them behind
+    (:class:`IncompatibleState` when they wake).
 
     Changes of ``self.state`` and the effects asked for during a turn are committed together when the method
     returns, or not at all.  Source: design/turns.md.
@@ -78,6 +89,7 @@ class Grain(Generic[S]):
 
     __farro_base__: ClassVar[bool] = True
     __farro_type__: ClassVar[str]
+    __farro_affinity__: ClassVar[Affinity | None]
     __farro_class__: ClassVar[GrainClass]
 
     state: S
@@ -90,10 +102,12 @@ class Grain(Generic[S]):
         name: str | None = None,
         layout: int = 1,
         idle_after: timedelta | None = None,
+        affinity: Affinity | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init_subclass__(**kwargs)
         cls.__farro_type__ = name if name is not None else cls.__name__
+        cls.__farro_affinity__ = affinity
         cls.__farro_class__ = GrainClass(cls, layout, idle_after)
         subscriptions_of(cls.__farro_class__)  # a mistake there is one of this class's declaration
 
@@ -111,7 +125,7 @@ class Grain(Generic[S]):
 
     @property
     def turn(self) -> Turn:
-        """The running turn: ``caller``, ``deadline`` (loop time), ``chain``."""
+        """The running turn: ``caller``, ``deadline`` (loop time), ``chain``, ``request_id``."""
         return turn_of(self, "self.turn")
 
     @property
@@ -149,8 +163,11 @@ class Grain(Generic[S]):
 
     # ---- other grains
 
-    def with_options(self, *, timeout: float | None = None) -> Self:
-        """On a reference: the same grain, called with another deadline (seconds)."""
+    def with_options(self, *, timeout: float | None = None, request_id: str | None = None) -> Self:
+        """On a reference: the same grain, called with another deadline (seconds), as one request of that id.
+
+        ``request_id`` is for methods that are an ``@idempotent_request``.
+        """
         raise NotRemote(f"with_options() is for references; this is the grain {self._farro_id} itself")
 
     def grain(self, cls: type[G], key: Key) -> G:
@@ -171,7 +188,10 @@ class Grain(Generic[S]):
 
     def destroy(self) -> None:
         """Delete this grain's state and reminders when the turn commits; the same id then starts empty."""
-        turn_of(self, "destroy()").effects.stage_destroy()
+        turn = turn_of(self, "destroy()")
+        if self.__farro_class__.max_local:
+            raise StatelessTurn(f"{self.id} is a stateless worker: it has nothing to destroy")
+        turn.effects.stage_destroy()
 
     def deactivate(self) -> None:
         """Put this activation to sleep once its mailbox is empty.  Changes nothing in the store."""

@@ -56,6 +56,8 @@ class GrainClass:
         if self.idle_after_s <= 0:
             raise TypeError(f"{self.where}: idle_after must be greater than zero")
         self.interface: Interface = interface_of(cls)
+        self.affinity = self.interface.affinity
+        self.max_local = 0
         self.operations, self._former = _operations(cls, self.interface)
         self.state = self._state_spec(layout)
         self.receive_reminder = self._receiver()

@@ -118,5 +118,5 @@ async def raw(gateway: Gateway, *, greet: bool = True, **options: Any) -> AsyncI
         if greet:
             await peer.send(hello({}))
             ((kind, version, info),) = await peer.receive()
-            assert (kind, version, info["silo"]) == (2, 1, "test")
+            assert (kind, version, info["silo"]) == (2, 2, "test")
         yield peer

@@ -190,7 +190,7 @@ async def test_a_text_frame_is_refused_before_and_after_hello() -> None:
             assert await peer.closed() in (1002, 1003)
 
 
-@pytest.mark.parametrize("first", [call(), [1, 2, 3, {}], [1, 0, 1, {}], [1, 1], [1, 1, 1, []]])
+@pytest.mark.parametrize("first", [call(), [1, 3, 4, {}], [1, 0, 1, {}], [1, 1], [1, 1, 1, []]])
 async def test_a_connection_begins_with_a_hello_in_a_version_both_speak(first: list[Any]) -> None:
     async with serving() as (gateway, _), raw(gateway, greet=False) as peer:
         await peer.send(first)

@@ -1,0 +1,186 @@
+"""The heartbeat: a thread of its own that renews the silo's lease, on a connection of its own.
+
+Theory of operation.  A busy event loop must not lose its lease, and a stuck one must not keep it.  So the
+thread renews by itself, but only while the loop has answered lately: with every renewal the loop is told how
+it went, and its hearing that is the answer.  A loop that is silent for half the lease is renewed no longer.
+
+On a loop whose time is not the machine's (a test's virtual time) a thread would live in another time: there
+the same work is a task of that loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from farro.client.clock import Clock
+from farro.providers.errors import StoreError
+from farro.providers.members import Members, SiloRow
+
+log = logging.getLogger("farro.cluster")
+
+T = TypeVar("T")
+
+ANSWER_WITHIN = 1 / 2  # of the lease: how long the loop may be silent
+STUCK_AFTER = 2  # leases: when a loop that does not answer is given up
+CLOSE_S = 5.0
+_SAME_TIME_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """How one renewal went, as told to the silo's loop.
+
+    ``sent_at``: loop time before it was sent.  ``view``: the store's view, None when the silo is no member
+    any more.  ``error``: why the store did not take it; then ``view`` says nothing.
+    """
+
+    number: int
+    sent_at: float
+    view: int | None = None
+    error: str | None = None
+
+
+class Heartbeat:
+    """Made on the silo's loop; ``hear`` and ``load`` run there, ``on_stuck`` in the thread.
+
+    ``on_stuck`` is called once when the loop has not answered for two leases.
+    """
+
+    def __init__(
+        self,
+        members: Members,
+        clock: Clock,
+        *,
+        interval_s: float,
+        lease_s: float,
+        hear: Callable[[Beat], None],
+        load: Callable[[], int],
+        on_stuck: Callable[[], None],
+    ) -> None:
+        self._members = members
+        self._clock = clock
+        self._interval_s = interval_s
+        self._lease_s = lease_s
+        self._hear = hear
+        self._load = load
+        self._on_stuck = on_stuck
+        self._loop = asyncio.get_running_loop()
+        self._answered_at = self._loop.time()
+        self._load_now = 0
+        self._number = 0
+        self._own_loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    # ---- on the silo's loop
+
+    async def start(self) -> None:
+        """Have a place to run; nothing is sent before :meth:`join`."""
+        if abs(self._loop.time() - time.monotonic()) > _SAME_TIME_S:
+            self._own_loop = self._loop
+            return
+        ready: asyncio.Future[asyncio.AbstractEventLoop] = self._loop.create_future()
+
+        def run() -> None:
+            with asyncio.Runner() as runner:
+                own = runner.get_loop()
+                self._loop.call_soon_threadsafe(ready.set_result, own)
+                own.run_forever()
+
+        self._thread = threading.Thread(target=run, name="farro heartbeat", daemon=True)
+        self._thread.start()
+        self._own_loop = await ready
+
+    async def join(self, address: str) -> SiloRow:
+        """Join, under a new number, and renew from now on.  Raises what the store raises."""
+        row = await self._there(lambda: self._members.join(address, self._clock.now()))
+        self._number = row.number
+        self._answered_at = self._loop.time()
+        await self._there(self._begin)
+        return row
+
+    async def stop(self) -> None:
+        """Renew no more and let the lock go.  Repeatable."""
+        if self._own_loop is None:
+            return
+        try:
+            async with asyncio.timeout(CLOSE_S):
+                await self._there(self._end)
+        except TimeoutError:
+            log.warning("the heartbeat's connection did not close within %g s", CLOSE_S)
+        if self._thread is not None:
+            self._own_loop.call_soon_threadsafe(self._own_loop.stop)
+            await asyncio.to_thread(self._thread.join, CLOSE_S)
+        self._own_loop = None
+
+    async def _there(self, work: Callable[[], Awaitable[T]]) -> T:
+        assert self._own_loop is not None, "start() comes first"
+        if self._own_loop is self._loop:
+            return await work()
+        return await asyncio.wrap_future(
+            asyncio.run_coroutine_threadsafe(_as_coroutine(work), self._own_loop)
+        )
+
+    def _heard(self, beat: Beat) -> None:
+        self._answered_at = self._loop.time()
+        self._load_now = self._load()
+        if beat.number == self._number:
+            self._hear(beat)
+
+    # ---- on its own loop
+
+    async def _begin(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+        self._task = asyncio.get_running_loop().create_task(self._beat(self._number), name="heartbeat")
+
+    async def _end(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        await self._members.close()
+
+    async def _beat(self, number: int) -> None:
+        stuck = False
+        while True:
+            now = self._loop.time()
+            silent_s = now - self._answered_at
+            beat = Beat(number, now, error="the event loop did not answer")
+            if silent_s < self._lease_s * ANSWER_WITHIN or self._own_loop is self._loop:
+                beat = await self._renewed(number, now)
+            elif silent_s > self._lease_s * STUCK_AFTER and not stuck:
+                stuck = True
+                self._on_stuck()
+            self._tell(beat)
+            if beat.view is None and beat.error is None:
+                return  # joins anew, and then beats for another number
+            await asyncio.sleep(max(0.0, now + self._interval_s - self._loop.time()))
+
+    async def _renewed(self, number: int, now: float) -> Beat:
+        try:
+            view = await self._members.renew(number, self._clock.now(), self._load_now)
+        except StoreError as error:
+            return Beat(number, now, error=str(error))
+        except Exception as error:  # a fault in a provider: the lease ages, and the log says why
+            log.exception("the provider failed at a renewal; the next one comes")
+            return Beat(number, now, error=repr(error))
+        return Beat(number, now, view)
+
+    def _tell(self, beat: Beat) -> None:
+        if self._own_loop is self._loop:
+            self._heard(beat)
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._heard, beat)
+        except RuntimeError:  # the silo's loop was closed without a stop; nobody is left to hear
+            log.debug("a beat of silo %d found no loop", beat.number)
+
+
+async def _as_coroutine(work: Callable[[], Awaitable[Any]]) -> Any:
+    return await work()
