@@ -121,6 +121,7 @@ class Connections:
         """
         self._adopt(await self._try_all(self._gateways))
         self._start(self._supervise(), "farro client")
+        await asyncio.sleep(0)  # the map that came with the welcome is read before the first call is made
 
     async def close(self, reason: str) -> None:
         """Send what is queued.  The tasks are the client's to end."""
@@ -142,8 +143,6 @@ class Connections:
             except SiloUnavailable as error:
                 self.trouble = str(error)
             else:
-                if not self._running:
-                    self.map = None  # nobody is left who told it: the cluster may be another by now
                 born_at = self._loop.time()
                 self._adopt(connection)
                 await self._lost_gateway.wait()
@@ -194,6 +193,8 @@ class Connections:
 
     def _adopt(self, connection: Connection) -> None:
         self.made += 1
+        if all(each.ended for each in self._running):
+            self.map = None  # nobody is left who told it: the cluster may be another by now
         connection.on_goaway = self._lost
         connection.on_map = self._learn
         if connection.silo:
