@@ -26,6 +26,7 @@ from farro.client.identity import GrainId, Key, canonical_key
 from farro.client.interface import Interface, MethodSpec, interface_of
 from farro.client.management import Reminders
 from farro.client.reference import Caller, checked_timeout, reference
+from farro.client.requests import Repeats, Request, checked_request_id, new_request_id
 from farro.client.retries import RetryBudget, Verdict, pause_s, verdict
 from farro.client.streams import After, EventStream
 
@@ -127,16 +128,18 @@ class Client:
         /,
         *args: Any,
         timeout: float | None = None,  # noqa: ASYNC109 - travels with the call, to the silo too
+        request_id: str | None = None,
         **kwargs: Any,
     ) -> Any:
         """Call a method by names, without its class: any plain values in, plain values out.
 
-        A method's own parameter named ``timeout`` is reached by its place.
+        ``request_id`` makes the call of an ``@idempotent_request`` one request, sent again if need be.  A
+        method's own parameter named ``timeout`` or ``request_id`` is reached by its place.
         """
         key = canonical_key(grain_key)
         grain_id = GrainId(grain_type, key)
         spec = self._untyped(grain_type, method)
-        return await self.invoke(grain_id.type, key, spec, args, kwargs, checked_timeout(timeout))
+        return await self.invoke(grain_id.type, key, spec, args, kwargs, checked_timeout(timeout), request_id)
 
     async def invoke(
         self,
@@ -146,8 +149,16 @@ class Client:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         timeout: float | None,  # noqa: ASYNC109 - travels with the call, to the silo too
+        request_id: str | None = None,
+        request: Request | None = None,
     ) -> Any:
-        """What references call; see :class:`farro.client.reference.Caller`."""
+        """What references call; see :class:`farro.client.reference.Caller`.
+
+        ``request`` is one attempt of a request; with a ``request_id``, or where the method is an
+        ``@idempotent_request``, as many are made as its deadline allows.
+        """
+        if request is None and (spec.idempotent or request_id is not None):
+            return await self._request(grain_type, grain_key, spec, args, kwargs, timeout, request_id)
         wire_args, wire_kwargs = spec.encode_call(args, kwargs)
         seconds = timeout or spec.timeout or self._timeout_s
         deadline = self._loop_time() + seconds
@@ -161,7 +172,15 @@ class Client:
             call_id = 0
             try:
                 call_id, future = connection.send_call(
-                    grain_type, grain_key, spec.name, wire_args, wire_kwargs, seconds, deadline, spec.oneway
+                    grain_type,
+                    grain_key,
+                    spec.name,
+                    wire_args,
+                    wire_kwargs,
+                    seconds,
+                    deadline,
+                    spec.oneway,
+                    request=request,
                 )
                 if future is None:
                     return None
@@ -197,6 +216,32 @@ class Client:
         assert self._connections is not None
         await self._connections.wait_for_newer_view(pause)
         return True
+
+    async def _request(
+        self,
+        grain_type: str,
+        grain_key: str,
+        spec: MethodSpec,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        timeout: float | None,  # noqa: ASYNC109 - of all attempts together
+        request_id: str | None,
+    ) -> Any:
+        deadline = self._loop_time() + (timeout or spec.timeout or self._timeout_s)
+        if request_id is None:
+            request = Request(new_request_id(self._chance), again=False)
+        else:
+            request = Request(checked_request_id(request_id), again=True)
+        repeats = Repeats(self._chance)
+        while True:
+            left = deadline - self._loop_time()
+            try:
+                return await self.invoke(grain_type, grain_key, spec, args, kwargs, left, None, request)
+            except FarroError as error:
+                left = deadline - self._loop_time() if self._state == "open" else 0.0
+                pause_s = repeats.after(error, left)
+            await asyncio.sleep(pause_s)
+            request = Request(request.id, again=True)
 
     def stream(self, name: str, *, consumer: str | None = None, after: After = "now") -> EventStream:
         """Follow a stream: ``async for event in client.stream("orders")``.  Contacts nobody by itself.
