@@ -51,6 +51,7 @@ class Rooms:
     ) -> None:
         self._provider = provider
         self._options = options
+        self._provider = provider
         self._clock = clock
         reminders = options.reminders or ReminderOptions()
         activations = options.activations
