@@ -23,19 +23,18 @@ from farro.client.interface import MethodSpec
 from farro.client.management import HISTORY_PAGE, PAGE, GrainLike, Reminders
 from farro.client.reminders import (
     MissedReminderAction,
-    PastTick,
     ReminderCounts,
     ReminderListing,
     ReminderPriority,
     ReminderQuery,
     ReminderStatus,
+    TickHistory,
 )
 
 if TYPE_CHECKING:
     from farro.client.management import CronLike
 
 _Statuses = list[ReminderStatus]  # named here because BlockingReminders has a method called list
-_PastTicks = list[PastTick]
 
 R = TypeVar("R")
 
@@ -199,8 +198,8 @@ class BlockingReminders:
 
     def history(
         self, grain: GrainLike | None = None, name: str | None = None, limit: int = HISTORY_PAGE
-    ) -> _PastTicks:
-        """The last ticks the answering silo remembers, newest first."""
+    ) -> TickHistory:
+        """The last ticks the silos remember, newest first."""
         return self._owner._wait(self._reminders.history(grain, name, limit))
 
     def list_for_grain(self, grain: GrainLike) -> _Statuses:

@@ -130,7 +130,7 @@ def rows_of(service: Service, query: PollQuery) -> list[ReminderRow]:
 def apply(service: Service, member: Commit) -> Verdict:
     """One sound member.  All that can refuse it comes before the first change, so nothing is ever undone."""
     partition = service.partitions.get(member.partition)
-    if partition is None or partition.epoch != member.epoch:
+    if partition is None or not member.epoch or partition.epoch != member.epoch:
         return Verdict(Outcome.FENCED)
     grain = (member.grain_type, member.grain_key)
     if member.request is not None:

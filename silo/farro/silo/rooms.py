@@ -24,7 +24,8 @@ from farro.silo.options import ReminderOptions, SiloOptions
 from farro.silo.ownership import Ownership
 from farro.silo.reminders.machine_load import MachineLoad
 from farro.silo.reminders.management import ReminderDesk
-from farro.silo.reminders.registration import register_declared
+from farro.silo.reminders.management_owners import ClusterDesk
+from farro.silo.reminders.registration import DeclaredReminders
 from farro.silo.reminders.service import ReminderService
 from farro.silo.streams.service import StreamService
 from farro.silo.tasks import TaskOwner
@@ -45,9 +46,6 @@ class Rooms:
         random: Random,
         machine_load: Callable[[], MachineLoad],
     ) -> None:
-        self._provider = provider
-        self._ownership = ownership
-        self._classes = classes
         self._options = options
         self._clock = clock
         reminders = options.reminders or ReminderOptions()
@@ -91,6 +89,7 @@ class Rooms:
             options=options.streams,
             random=random,
             classes=classes,
+            caller=self.caller,
         )
         self.reminders: ReminderService | None = None
         if options.reminders is not None:
@@ -104,8 +103,15 @@ class Rooms:
                 options=options.reminders,
                 random=random,
                 machine_load=machine_load,
+                declared=DeclaredReminders(
+                    classes,
+                    provider=provider,
+                    committer=self.committer,
+                    ownership=ownership,
+                    rows=self._row_maker,
+                ),
             )
-        self.core.desk = ReminderDesk(
+        here = ReminderDesk(
             provider=provider,
             committer=self.committer,
             ownership=ownership,
@@ -114,6 +120,9 @@ class Rooms:
             rows=self._row_maker,
             service=self.reminders,
             reminders_max=self.core.reminders_max,
+        )
+        self.core.desk = ClusterDesk(
+            here, provider=provider, ownership=ownership, caller=self.caller, committer=self.committer
         )
 
     async def open(self) -> None:
@@ -129,13 +138,6 @@ class Rooms:
             await self._open_reminders(self.reminders)
 
     async def _open_reminders(self, service: ReminderService) -> None:
-        await register_declared(
-            self._classes,
-            provider=self._provider,
-            committer=self.committer,
-            ownership=self._ownership,
-            rows=self._row_maker,
-        )
         await service.start()
         every_s = self._clock.loop_seconds(duration_us(service.options.repair_interval))
         self.tasks.repeat(service.repair, every_s, "repair reminders")

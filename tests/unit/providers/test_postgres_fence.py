@@ -23,6 +23,7 @@ pytestmark = pytest.mark.service
 
 SERVICES = count(1)
 ROUNDS = 60
+FIRE_ROUNDS = 100
 
 
 @pytest.fixture
@@ -78,6 +79,56 @@ async def test_no_commit_of_the_old_epoch_lands_after_a_take_over_that_has_seen_
     assert outcomes <= {Outcome.COMMITTED, Outcome.FENCED}
 
 
+async def test_no_commit_of_a_silo_said_to_be_dead_lands_after_its_partitions_were_taken(
+    two: tuple[PostgresProvider, PostgresProvider],
+) -> None:
+    """It is well and commits as fast as it can; what the heir finds after its take is what stays."""
+    old, new = two
+    partitions = (PARTITION, PARTITION + 1)
+    heir = await new.join("heir", NOW)
+    stop = asyncio.Event()
+    owner = await an_owner(old, *partitions)
+    version = {partition: 0 for partition in partitions}
+    stale = fenced = 0
+
+    async def under_fire(partition: int) -> None:
+        nonlocal fenced
+        key = f"k{partition}"
+        while not stop.is_set():
+            member = owner.member(key, partition=partition, grain=writing(version[partition]))
+            (verdict,) = await owner.commit(member)
+            if verdict.outcome is Outcome.COMMITTED:
+                version[partition] = verdict.version
+            else:
+                fenced += verdict.outcome is Outcome.FENCED
+                await asyncio.sleep(0.001)
+
+    members = new.members()
+    async with asyncio.TaskGroup() as firing:
+        for partition in partitions:
+            firing.create_task(under_fire(partition))
+        for _ in range(FIRE_ROUNDS):
+            while sum(version.values()) == 0:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
+            rows = await members.cluster()
+            assert await members.mark_dead(owner.number, 0, NOW)
+            taken = await members.take(
+                heir.number, partitions, NOW, [rows.epochs[partition] for partition in partitions]
+            )
+            assert len(taken) == 2
+            seen = await new.load([("shipments", f"k{partition}") for partition in partitions])
+            await asyncio.sleep(0.005)
+            stale += seen != await new.load([("shipments", f"k{partition}") for partition in partitions])
+            await members.release(heir.number, partitions, NOW)
+            back = await old.join("again", NOW)
+            retaken = await old.take(back.number, partitions, NOW, [row.epoch for row in taken])
+            version = {p: row.version for p, row in zip(partitions, seen, strict=True) if row is not None}
+            owner = Owner(old, back.number, {row.partition: row.epoch for row in retaken})
+        stop.set()
+    await members.close()
+    assert (stale, fenced > 0) == (0, True)
+
+
 async def test_a_commit_that_waits_for_a_take_over_is_fenced(
     two: tuple[PostgresProvider, PostgresProvider], sql: Any
 ) -> None:
@@ -114,10 +165,16 @@ async def test_under_another_isolation_the_store_itself_refuses(
     owner = await an_owner(provider)
     staged = Staged()
     staged.add(owner.member(grain=writing(0)), bounded=True)
-    values = (provider.service_id, provider._lock_class, owner.number, NOW, staged.partitions())
+    service = (provider.service_id, provider._lock_class)
+    values = (*service, owner.number, NOW, staged.partitions())
     for statement, arguments in (
         ("commit", (*values, staged.members, [], [], [], [], [])),
-        ("take", values),
+        ("commit_answering", (*values, staged.members, [], [], [], [], [], [])),
+        ("take", (*values, None)),
+        ("release", (*service, owner.number, staged.partitions(), NOW)),
+        ("end_silo", (*service, owner.number, "dead", 0, NOW)),
+        ("set_status", (provider.service_id, owner.number, "active", NOW)),
+        ("join", (provider.service_id, provider._silo_locks, "a", NOW, NOW)),
     ):
         with pytest.raises(asyncpg.PostgresError, match="READ COMMITTED only, not under") as caught:
             async with sql.transaction(isolation=isolation):
@@ -164,6 +221,37 @@ async def test_two_batches_and_take_overs_of_the_same_partitions_never_deadlock(
     await asyncio.gather(commits(), takes())
     epochs = [row.epoch for row in await new.take(heir.number, range(8), NOW)]
     assert epochs == [22] * 8
+
+
+async def test_commits_takes_releases_and_deaths_of_the_same_partitions_never_deadlock(
+    two: tuple[PostgresProvider, PostgresProvider], sql: Any
+) -> None:
+    """Commits with events change the rows that the others free and take."""
+    old, new = two
+    counted = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+    before = await sql.fetchval(counted)
+    owner = await an_owner(old, *range(8))
+    events = (EventRow("s", b"x", NOW),)
+
+    async def commits() -> None:
+        for turn in range(40):
+            order = range(8) if turn % 2 else reversed(range(8))
+            await owner.commit(*(owner.member(f"k{n}", partition=n, events=events) for n in order))
+
+    async def changes() -> None:
+        for turn in range(20):
+            silo = await new.join("other", NOW)
+            await new.take(silo.number, list(range(8)) if turn % 2 else list(reversed(range(8))), NOW)
+            await new.release(silo.number, [7, 3, 5], NOW)
+            await new.mark_dead(silo.number, 0, NOW)
+            taken = await old.take(owner.number, range(8), NOW)
+            owner.epochs.update({row.partition: row.epoch for row in taken})
+
+    await asyncio.gather(commits(), changes())
+    await sql.execute("SELECT pg_stat_clear_snapshot()")
+    assert await sql.fetchval(counted) == before
+    rows = await new.cluster()
+    assert set(rows.owners[:8]) == {owner.number}
 
 
 async def test_data_that_only_the_server_refuses_rejects_its_member_alone(

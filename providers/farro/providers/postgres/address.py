@@ -63,6 +63,14 @@ class PostgresAddress:
         digest = hashlib.blake2b(f"{self.schema}\x00{service_id}".encode(), digest_size=4).digest()
         return int.from_bytes(digest, "big", signed=True)
 
+    def silo_locks(self, service_id: str) -> int:
+        """What a silo's number is added to for the key of its lock, which is one number of 64 bits.
+
+        The server keeps such keys apart from those in two halves, so no partition's lock is ever meant.
+        """
+        digest = hashlib.blake2b(f"{self.schema}\x00{service_id}\x00silos".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big", signed=True) >> 1  # room for the number
+
 
 def read_address(url: str) -> PostgresAddress:
     """Raises BadStoreUrl, whose text repeats nothing that could be a password."""

@@ -35,6 +35,7 @@ from farro.providers.rows import Commit, Outcome, Verdict
 
 LOCK_TIMEOUT_MS = 500
 _COMMITTED = Outcome.COMMITTED  # looked up once: an attribute of an Enum class costs as much as two calls
+_REPEATED = Outcome.REPEATED
 TRIES_MAX = 5  # of one part that other changes got in the way of
 
 Grain = tuple[str, str]
@@ -200,9 +201,12 @@ class Committing:
             part = [index for index in part if index not in request.verdicts]
 
     def _call(self, staged: Staged, request: Request) -> Any:
+        text = self._queries["commit_answering" if staged.requests else "commit"]
+        answering = (staged.requests,) if staged.requests else ()
+
         async def call(connection: Connection) -> Any:
             return await connection.fetchrow(
-                self._queries["commit"],
+                text,
                 self._service_id,
                 self._lock_class,
                 request.owner,
@@ -214,6 +218,7 @@ class Committing:
                 staged.marks,
                 staged.events,
                 staged.messages,
+                *answering,
             )
 
         return call
@@ -234,9 +239,14 @@ class Committing:
         for position in sorted(answer["kept"] or ()):
             change = staged.changes[position - 1]
             kept.setdefault(change[0], []).append(change[_NAME_AT])
+        answers: dict[int, bytes] = {}
+        if staged.requests:
+            for values, given in zip(staged.requests, answer["answers"], strict=True):
+                answers[values[0]] = given
         for number, (index, outcome) in enumerate(zip(part, answer["verdicts"], strict=True), 1):
             if outcome != _COMMITTED:
-                request.verdicts[index] = Verdict(Outcome(outcome))
+                given_before = answers[number] if outcome == _REPEATED else None
+                request.verdicts[index] = Verdict(Outcome(outcome), answer=given_before)
                 continue
             grain = request.batch[index].grain
             version = 0 if grain is None else grain.expected_version + 1

@@ -81,11 +81,11 @@ class Connector:
         if self.changed:
             raise StoreChanged(self.changed)
 
-    async def connect(self, lock_timeout_ms: int) -> Linked:
+    async def connect(self, lock_timeout_ms: int, connect_s: float = CONNECT_S) -> Linked:
         """One try.  Unavailable, or StoreChanged and nothing else from then on."""
         self.check_unchanged()
         try:
-            async with asyncio.timeout(CONNECT_S):
+            async with asyncio.timeout(connect_s):
                 connection = await self._dial(lock_timeout_ms)
                 try:
                     return await self._checked(connection)
@@ -93,18 +93,20 @@ class Connector:
                     connection.terminate()
                     raise
         except TimeoutError as error:
-            raise Unavailable(f"{self.url} did not answer within {CONNECT_S:g} s") from error
+            raise Unavailable(f"{self.url} did not answer within {connect_s:g} s") from error
         except TROUBLE as error:
             raise not_taken(error, self.url) from error
 
-    async def connect_patiently(self, lock_timeout_ms: int) -> Linked:
-        """Tries again, further and further apart, while the server is away, for RECONNECT_S."""
+    async def connect_patiently(
+        self, lock_timeout_ms: int, connect_s: float = CONNECT_S, patience_s: float = RECONNECT_S
+    ) -> Linked:
+        """Tries again, further and further apart, while the server is away, for ``patience_s``."""
         loop = asyncio.get_running_loop()
-        give_up_at = loop.time() + RECONNECT_S
+        give_up_at = loop.time() + patience_s
         pause = BACK_OFF_FIRST_S
         while True:
             try:
-                return await self.connect(lock_timeout_ms)
+                return await self.connect(lock_timeout_ms, connect_s)
             except Unavailable:
                 if loop.time() + pause > give_up_at:
                     raise

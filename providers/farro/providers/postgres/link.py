@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from farro.providers.errors import StoreError, Unavailable
 from farro.providers.postgres.connecting import (
     ANSWER_S,
     CLOSE_S,
+    CONNECT_S,
+    RECONNECT_S,
     Backend,
     Connection,
     Connector,
@@ -20,6 +23,24 @@ from farro.providers.postgres.sql import queries
 
 Result = TypeVar("Result")
 
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How long a link waits for what.
+
+    ``patience_s``: how long it tries again to connect.  ``begin_s``: until a job begins, with all that comes
+    before it; None: the sum of the others, for each that waits in front.  ``needs_certainty`` False: a
+    statement whose answer was lost may land whenever it likes; the link is never in doubt.
+    """
+
+    lock_timeout_ms: int
+    connect_s: float = CONNECT_S
+    patience_s: float = RECONNECT_S
+    answer_s: float = ANSWER_S
+    begin_s: float | None = None
+    needs_certainty: bool = True
+
+
 STRAGGLER_END_MS = 5_000
 
 
@@ -29,12 +50,21 @@ class Link:
     When an answer is lost, the statement may still be on its way or at work in the server.  The link then is
     *in doubt*: before it does anything else it ends the server's process that the lost connection had, and
     waits for every lock that a commit of it may hold.  After that nothing that was begun can land any more.
+
+    ``prepare`` is run before every job, and looks for itself whether there is something to do.
     """
 
-    def __init__(self, connector: Connector, lock_class: int, lock_timeout_ms: int) -> None:
+    def __init__(
+        self,
+        connector: Connector,
+        lock_class: int,
+        bounds: Bounds,
+        prepare: Callable[[Linked], Awaitable[None]] | None = None,
+    ) -> None:
         self._connector = connector
         self._lock_class = lock_class
-        self._lock_timeout_ms = lock_timeout_ms
+        self._bounds = bounds
+        self._prepare = prepare
         self._linked: Linked | None = None
         self._lost: tuple[Backend, Sequence[int]] | None = None
         self._turn = asyncio.Lock()
@@ -44,10 +74,15 @@ class Link:
     def in_doubt(self) -> bool:
         return self._lost is not None
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     async def open(self) -> Linked:
         """Connect now, with a single try."""
         async with self._turn:
-            self._linked = linked = await self._connector.connect(self._lock_timeout_ms)
+            bounds = self._bounds
+            self._linked = linked = await self._connector.connect(bounds.lock_timeout_ms, bounds.connect_s)
             return linked
 
     async def run(
@@ -58,9 +93,21 @@ class Link:
         Unavailable before it was begun; OutcomeUnknown when its answer was lost; asyncpg's own error when the
         server, or the encoding of a value, refused it and nothing changed.
         """
-        async with self._turn:
-            connection = await self._ready()
+        begin_s = self._bounds.begin_s
+        try:
+            async with asyncio.timeout(begin_s):
+                await self._turn.acquire()
+                try:
+                    connection = await self._ready()
+                except BaseException:
+                    self._turn.release()
+                    raise
+        except TimeoutError as error:
+            raise Unavailable(f"{self._connector.url} did not answer within {begin_s:g} s") from error
+        try:
             return await self._run(connection, job, partitions)
+        finally:
+            self._turn.release()
 
     async def clear_doubt(self) -> None:
         """Return when no lost statement can land any more.  Unavailable when that cannot be known yet."""
@@ -83,7 +130,7 @@ class Link:
         partitions: Sequence[int],
     ) -> Result:
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(self._bounds.answer_s):
                 return await job(connection)
         except TROUBLE as error:
             if is_refused(error) and not connection.is_closed():
@@ -100,7 +147,8 @@ class Link:
         linked, self._linked = self._linked, None
         if linked is not None:
             linked.connection.terminate()
-            self._lost = (linked.backend, partitions)
+            if self._bounds.needs_certainty:
+                self._lost = (linked.backend, partitions)
 
     async def _ready(self) -> Connection:
         if self._closed:
@@ -108,21 +156,25 @@ class Link:
         self._connector.check_unchanged()
         if self._linked is None or self._linked.connection.is_closed():
             self._linked = None
-            self._linked = await self._connector.connect_patiently(self._lock_timeout_ms)
-        connection = self._linked.connection
-        if self._lost is not None:
-            backend, partitions = self._lost
+            self._linked = await self._connector.connect_patiently(
+                self._bounds.lock_timeout_ms, self._bounds.connect_s, self._bounds.patience_s
+            )
+        linked = self._linked
+        if self._lost is not None or self._prepare is not None:
             try:
-                async with asyncio.timeout(ANSWER_S):
-                    await self._end_stragglers(connection, backend, partitions)
+                async with asyncio.timeout(self._bounds.answer_s):
+                    if self._lost is not None:
+                        await self._end_stragglers(linked.connection, *self._lost)
+                        self._lost = None
+                    if self._prepare is not None:
+                        await self._prepare(linked)
             except (*TROUBLE, asyncio.CancelledError) as error:
                 self._linked = None
-                connection.terminate()
+                linked.connection.terminate()
                 if isinstance(error, asyncio.CancelledError):
                     raise
                 raise not_taken(error, self._connector.url) from error
-            self._lost = None
-        return connection
+        return linked.connection
 
     async def _end_stragglers(
         self, connection: Connection, backend: Backend, partitions: Sequence[int]

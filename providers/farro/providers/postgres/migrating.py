@@ -58,6 +58,13 @@ class Migrating:
                 )
         return self._known[len(applied) :]
 
+    async def names_of_pending(self) -> list[str]:
+        """Such as ``0002_commit``.  StoreMissing when there is no store: a dry run promises no new one."""
+        missing = await self.pending()
+        if len(missing) == len(self._known):
+            raise StoreMissing(f"there is no store at {self._url}: check the address, or start a silo on it")
+        return [f"{migration.number:04}_{migration.name}" for migration in missing]
+
     async def migrate(self, service_id: str, partitions: int, now: int) -> tuple[int, int]:
         """Apply what is missing, add the service.  Answers (schema version, partitions of the service)."""
         if await self.pending() or await self._partitions(service_id) is None:

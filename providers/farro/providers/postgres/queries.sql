@@ -54,39 +54,81 @@ SELECT verdicts, settled, kept, crowded
 FROM {schema}.commit_1($1, $2, $3, $4, $5::integer[], $6::{schema}.member_1[], $7::{schema}.settle_1[],
     $8::{schema}.change_1[], $9::{schema}.mark_1[], $10::{schema}.event_1[], $11::{schema}.message_1[])
 
+-- name: commit_answering
+-- A batch in which a member answers a request: see migrations/0003_cluster.sql.
+SELECT verdicts, settled, kept, crowded, answers
+FROM {schema}.commit_2($1, $2, $3, $4, $5::integer[], $6::{schema}.member_1[], $7::{schema}.settle_1[],
+    $8::{schema}.change_1[], $9::{schema}.mark_1[], $10::{schema}.event_1[], $11::{schema}.message_1[],
+    $12::{schema}.request_1[])
+
+-- name: answer_to
+-- What was answered to one request.
+SELECT answer FROM {schema}.requests
+WHERE service_id = $1 AND grain_type = $2 AND grain_key = $3 AND request_id = $4
+
+-- name: forget_requests
+-- The oldest first, at most $3.
+WITH gone AS (
+    DELETE FROM {schema}.requests WHERE ctid = ANY (ARRAY (
+        SELECT r.ctid FROM {schema}.requests AS r WHERE r.service_id = $1 AND r.at < $2 ORDER BY r.at LIMIT $3))
+    RETURNING 1
+)
+SELECT count(*) FROM gone
+
 -- name: reminder_operations
 -- The reminders of one grain, for its bound.
 SELECT name, operation FROM {schema}.reminders WHERE service_id = $1 AND grain_type = $2 AND grain_key = $3
 
 -- name: join
--- A new silo under the next number.
-WITH counted AS (
-    UPDATE {schema}.services SET last_silo = last_silo + 1 WHERE service_id = $1 RETURNING last_silo
+-- The number of a new silo, whose lock this session then holds.  This and what follows: see migrations/0003_cluster.sql.
+SELECT {schema}.join_1($1, $2, $3, $4, $5)
+
+-- name: hold_silo_lock
+-- True when this session holds the lock with that key now.
+SELECT pg_try_advisory_lock($1)
+
+-- name: is_silo_locked
+-- Read, not tried: to try it could be in its holder's way.
+SELECT EXISTS (
+    SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1
+    AND database = (SELECT d.oid FROM pg_database AS d WHERE d.datname = current_database())
+    AND (classid::bigint << 32) | objid::bigint = $1::bigint
 )
-INSERT INTO {schema}.silos (service_id, number, address, started_at, renewed_at)
-SELECT $1, last_silo, $2, $3, $3 FROM counted
-RETURNING number, address, started_at, renewed_at, left_at
 
 -- name: silos
 -- Every silo of the service that is still recorded.
-SELECT number, address, started_at, renewed_at, left_at FROM {schema}.silos WHERE service_id = $1 ORDER BY number
+SELECT number, address, started_at, renewed_at, left_at, status, renewals, load FROM {schema}.silos_1($1)
+ORDER BY number
+
+-- name: cluster
+-- Silos and partitions in one snapshot, that of this statement.
+SELECT v.view,
+    ARRAY (SELECT ROW (s.number, s.address, s.started_at, s.renewed_at, s.left_at, s.status, s.renewals, s.load)
+           FROM {schema}.silos_1($1) AS s ORDER BY s.number) AS silos,
+    ARRAY (SELECT coalesce(p.owner, 0) FROM {schema}.partitions AS p WHERE p.service_id = $1
+           ORDER BY p.partition) AS owners,
+    ARRAY (SELECT p.epoch FROM {schema}.partitions AS p WHERE p.service_id = $1 ORDER BY p.partition) AS epochs
+FROM {schema}.services AS v WHERE v.service_id = $1
 
 -- name: renew
--- True when the silo is a member.
-SELECT {schema}.renew_1($1, $2, $3)
+-- The view's number, NULL when the silo is no member.
+SELECT {schema}.renew_2($1, $2, $3, $4)
 
--- name: leave
--- The first time counts; the partitions keep the sign of life for whoever takes them.
-WITH gone AS (
-    UPDATE {schema}.silos SET renewed_at = $3, left_at = $3
-    WHERE service_id = $1 AND number = $2 AND left_at IS NULL RETURNING number
-)
-UPDATE {schema}.partitions AS p SET owner = NULL, alive_at = $3 FROM gone
-WHERE p.service_id = $1 AND p.owner = gone.number
+-- name: set_status
+-- False when the silo is no member.
+SELECT {schema}.set_status_1($1, $2, $3, $4)
+
+-- name: end_silo
+-- Whether the silo's end is this one.
+SELECT {schema}.end_silo_1($1, $2, $3, $4, $5, $6)
 
 -- name: take
--- The partitions with their new epochs: see migrations/0002_commit.sql.
-SELECT taken, new_epoch, previous_alive_at FROM {schema}.take_1($1, $2, $3, $4, $5::integer[])
+-- The partitions with their new epochs.
+SELECT taken, new_epoch, previous_alive_at FROM {schema}.take_2($1, $2, $3, $4, $5::integer[], $6::bigint[])
+
+-- name: release
+-- Frees what the silo owns of them.
+SELECT {schema}.release_1($1, $2, $3, $4::integer[], $5)
 
 -- name: load
 -- The grains asked for, in the order asked; NULLs where there is none.

@@ -1,4 +1,4 @@
-"""Members of a batch as the values of ``commit_1``: tuples in the order of its types.  Pure."""
+"""Members of a batch as the values of the commit's functions: tuples in the order of its types.  Pure."""
 
 from __future__ import annotations
 
@@ -54,7 +54,10 @@ def runs_of_distinct_grains(members: Sequence[int], batch: Sequence[Commit]) -> 
 
 @dataclass(slots=True)
 class Staged:
-    """One call of ``commit_1``.  Positions in the answer count from 1 in these lists."""
+    """One call of ``commit_1``, or of ``commit_2`` when there are requests.
+
+    Positions in the answer count from 1 in these lists.
+    """
 
     members: list[Values] = field(default_factory=list)
     settles: list[Values] = field(default_factory=list)
@@ -62,6 +65,7 @@ class Staged:
     marks: list[Values] = field(default_factory=list)
     events: list[Values] = field(default_factory=list)
     messages: list[Values] = field(default_factory=list)
+    requests: list[Values] = field(default_factory=list)
     _used: Counter[int] = field(default_factory=Counter)
 
     def add(self, member: Commit, bounded: bool) -> None:
@@ -77,6 +81,8 @@ class Staged:
                 self.changes.append((number, step, *_change(grain, change)))
         if member.watermarks:
             self.marks += [(number, *grain, *mark) for mark in _marks(member.watermarks)]
+        if (request := member.request) is not None:
+            self.requests.append((number, *grain, request.request_id, request.answer, request.at))
         for event in member.events:
             counted = self._count(member.partition)
             self.events.append((number, *counted, event.stream, event.payload, event.at))

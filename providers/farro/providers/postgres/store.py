@@ -1,30 +1,30 @@
 """The provider on PostgreSQL: which verb goes to which connection.
 
 Reads go through a bounded pool, commits through the lanes, membership and take-overs through a connection of
-their own, so that a sign of life never waits for a poll.
+their own, so that a sign of life never waits for a poll.  A heartbeat has its own handle beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from farro.providers.checks import is_storable
-from farro.providers.errors import SchemaMismatch, StoreError, StoreMissing, Unavailable
-from farro.providers.members import PartitionRow, SiloRow
+from farro.providers.errors import SchemaMismatch, StoreError, Unavailable
+from farro.providers.members import ClusterRows, SiloRow
 from farro.providers.postgres.address import PARTITIONS_DEFAULT, PostgresAddress, read_address
 from farro.providers.postgres.committing import LOCK_TIMEOUT_MS, Committing
 from farro.providers.postgres.connecting import Connection, Connector
 from farro.providers.postgres.failures import TROUBLE, not_taken
-from farro.providers.postgres.link import Link
+from farro.providers.postgres.link import Bounds, Link, closed
+from farro.providers.postgres.membership import MemberVerbs, PostgresMembers, silo_rows
 from farro.providers.postgres.migrating import Migrating
 from farro.providers.postgres.pool import LOCK_TIMEOUT_MS as LONG_LOCK_TIMEOUT_MS
 from farro.providers.postgres.pool import ReadPool
 from farro.providers.postgres.reading import counting, grain, listing, poll_parameters, reminders
 from farro.providers.postgres.self_test import self_test
-from farro.providers.postgres.sql import queries
 from farro.providers.rows import (
     Commit,
     EventRow,
@@ -38,7 +38,8 @@ from farro.providers.rows import (
     Verdict,
 )
 
-Result = TypeVar("Result")
+CONTROL = Bounds(lock_timeout_ms=LONG_LOCK_TIMEOUT_MS)
+COMMITS = Bounds(lock_timeout_ms=LOCK_TIMEOUT_MS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,12 +47,13 @@ class _Open:
     """What an open provider has; the last two are None when it only reads."""
 
     info: StoreInfo
+    connector: Connector
     pool: ReadPool
     control: Link | None
     committing: Committing | None
 
 
-class PostgresProvider:
+class PostgresProvider(MemberVerbs):
     """A store in a schema of the database that ``url`` names: see docs/how-to/set-up-postgresql.md.
 
     Raises BadStoreUrl.  Its repr and its errors never contain the password.
@@ -60,12 +62,8 @@ class PostgresProvider:
     def __init__(
         self, url: str | PostgresAddress, *, service_id: str = "default", read_only: bool = False
     ) -> None:
-        self._address = read_address(url) if isinstance(url, str) else url
-        self._url = self._address.printable
-        self._service_id = service_id
+        super().__init__(read_address(url) if isinstance(url, str) else url, service_id)
         self._read_only = read_only
-        self._queries = queries(self._address.schema)
-        self._lock_class = self._address.lock_class(service_id)
         self._closing = AsyncExitStack()
         self._opened: _Open | None = None
 
@@ -99,7 +97,7 @@ class PostgresProvider:
 
     async def _connect(self, closing: AsyncExitStack, now: int) -> _Open:
         connector = Connector(self._address, read_only=self._read_only)
-        control = Link(connector, self._lock_class, LONG_LOCK_TIMEOUT_MS)
+        control = Link(connector, self._lock_class, CONTROL, self.hold_locks)
         closing.push_async_callback(control.close)
         first = await control.open()
         migrating = Migrating(first.connection, self._url, self._address.schema)
@@ -119,8 +117,8 @@ class PostgresProvider:
         await pool.open()
         info = StoreInfo(url=self._url, schema_version=version, partitions=partitions)
         if self._read_only:
-            return _Open(info, pool, None, None)
-        links = [Link(connector, self._lock_class, LOCK_TIMEOUT_MS) for _ in range(self._address.lanes)]
+            return _Open(info, connector, pool, None, None)
+        links = [Link(connector, self._lock_class, COMMITS) for _ in range(self._address.lanes)]
         for link in links:
             closing.push_async_callback(link.close)
         linked = [await link.open() for link in links]
@@ -136,11 +134,33 @@ class PostgresProvider:
         committing = Committing(
             links, self._url, self._address.schema, self._service_id, self._lock_class, partitions
         )
-        return _Open(info, pool, control, committing)
+        return _Open(info, connector, pool, control, committing)
 
     async def close(self) -> None:
         self._opened = None
         await self._closing.pop_all().aclose()
+        self._joined.clear()
+
+    def members(self) -> PostgresMembers:
+        self._writable()
+        opened = self._is_open()
+        return PostgresMembers(opened.connector, self._service_id, opened.info.partitions)
+
+    async def pending_migrations(self) -> list[str]:
+        """What opening for writing would apply, such as ``0002_commit``, in order.  Changes nothing.
+
+        Asked of a store that is open, closed, or in use by silos.  StoreMissing: the schema is not farro's or
+        is not there; SchemaMismatch: a newer farro's, tampered with, or another program's.
+        """
+        try:
+            linked = await Connector(self._address, read_only=True).connect(LONG_LOCK_TIMEOUT_MS)
+            try:
+                migrating = Migrating(linked.connection, self._url, self._address.schema)
+                return await migrating.names_of_pending()
+            finally:
+                await closed(linked.connection)
+        except TROUBLE as error:
+            raise not_taken(error, self._url) from error
 
     def _is_open(self) -> _Open:
         if self._opened is None:
@@ -159,39 +179,9 @@ class PostgresProvider:
     async def _fetch_text(self, text: str, values: Sequence[Any]) -> list[Any]:
         return await self._is_open().pool.read(lambda connection: connection.fetch(text, *values))
 
-    async def _control(self, job: Callable[[Connection], Awaitable[Result]]) -> Result:
+    def _control(self) -> tuple[Link, int]:
         control, _ = self._writable()
-        try:
-            return await control.run(job)
-        except TROUBLE as error:
-            raise not_taken(error, self._url) from error
-
-    async def join(self, address: str, now: int) -> SiloRow:
-        if not is_storable(address):
-            raise StoreError(f"the address {address!r:.100} has a NUL or a lone surrogate")
-        text, values = self._queries["join"], (self._service_id, address, now)
-        row = await self._control(lambda connection: connection.fetchrow(text, *values))
-        if row is None:
-            raise StoreMissing(f"{self._url}: the service {self._service_id!r:.100} is gone: open it again")
-        return SiloRow(*row)
-
-    async def renew(self, number: int, now: int) -> bool:
-        text, values = self._queries["renew"], (self._service_id, number, now)
-        return bool(await self._control(lambda connection: connection.fetchval(text, *values)))
-
-    async def leave(self, number: int, now: int) -> None:
-        text, values = self._queries["leave"], (self._service_id, number, now)
-        await self._control(lambda connection: connection.execute(text, *values))
-
-    async def take(self, number: int, partitions: Sequence[int], now: int) -> list[PartitionRow]:
-        self._writable()
-        count = self._is_open().info.partitions
-        wanted = sorted(set(partitions))
-        if wanted and not 0 <= wanted[0] <= wanted[-1] < count:
-            raise StoreError(f"partitions go from 0 to {count - 1}, not from {wanted[0]} to {wanted[-1]}")
-        text, values = self._queries["take"], (self._service_id, self._lock_class, number, now, wanted)
-        rows = await self._control(lambda connection: connection.fetch(text, *values))
-        return [PartitionRow(*row) for row in rows]
+        return control, self._is_open().info.partitions
 
     async def load(self, grains: Sequence[tuple[str, str]]) -> list[GrainRow | None]:
         """As the contract says; what it waits for is in :meth:`Committing.wait_for`."""
@@ -280,5 +270,20 @@ class PostgresProvider:
     async def unpollable(self, limit: int) -> list[ReminderRow]:
         return reminders(await self._fetch("unpollable", self._service_id, max(limit, 0)))
 
+    async def answer_to(self, grain_type: str, grain_key: str, request_id: str) -> bytes | None:
+        if not all(map(is_storable, (grain_type, grain_key, request_id))):
+            return None
+        rows = await self._fetch("answer_to", self._service_id, grain_type, grain_key, request_id)
+        return rows[0]["answer"] if rows else None
+
+    async def forget_requests(self, before: int, limit: int) -> int:
+        self._writable()
+        text, values = self._queries["forget_requests"], (self._service_id, before, max(limit, 0))
+        return int(await self._is_open().pool.change(lambda connection: connection.fetchval(text, *values)))
+
     async def silos(self) -> list[SiloRow]:
-        return [SiloRow(*row) for row in await self._fetch("silos", self._service_id)]
+        return silo_rows(await self._fetch("silos", self._service_id))
+
+    async def cluster(self) -> ClusterRows:
+        rows = await self._fetch("cluster", self._service_id)
+        return self.cluster_rows(rows[0] if rows else None)

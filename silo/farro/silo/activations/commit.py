@@ -1,8 +1,10 @@
 """The one writer: every change of state and reminder rows of this silo goes through here.
 
 Natural batching: while one batch is at the store, what becomes ready queues; the next batch takes it all, up
-to a bound.  Each member gets its own verdict.  A lost answer is never repeated: the members learn that the
-outcome is unknown, and whoever asks for the grain next reads the truth.
+to a bound.  A store may have several lanes: each has its own queue and its own batch under way, and a
+partition always goes by the same one, so its commits stay in order.  Each member gets its own verdict.  A
+lost answer is never repeated: the members learn that the outcome is unknown, and whoever asks for the grain
+next reads the truth.
 """
 
 from __future__ import annotations
@@ -33,8 +35,23 @@ Done = Callable[[Verdict | None, FarroError | None], None]  # one of the two is 
 Member = tuple[Commit, Done]
 
 
+class _Lane:
+    """What waits for its turn on one lane of the store, and whether a task is at work on it."""
+
+    __slots__ = ("queue", "running")
+
+    def __init__(self) -> None:
+        self.queue: deque[Member] = deque()
+        self.running = False
+
+
 class Committer:
-    """Group commit of one silo.  ``owner`` is the silo's number in the store, once it has one."""
+    """Group commit of one silo.  ``owner`` is the silo's number in the store, once it has one.
+
+    ``on_dispossessed`` is told why when the store is no longer the one that was opened: nothing of this silo
+    can be committed any more.  ``on_fenced`` is told, once for each batch, of a partition that somebody else
+    has taken over: its members had the verdict FENCED.
+    """
 
     def __init__(
         self,
@@ -52,10 +69,11 @@ class Committer:
         self._batch_max = batch_max
         self._batch_bytes_max = batch_bytes_max
         self._loop = asyncio.get_running_loop()
-        self._queue: deque[Member] = deque()
-        self._running = False
+        self._lanes = [_Lane() for _ in range(provider.lanes)]
+        self._only_lane = self._lanes[0] if len(self._lanes) == 1 else None
         self._listeners: list[Listener] = []
         self.on_dispossessed: Callable[[str], None] = _nobody_listens
+        self.on_fenced: Callable[[int], None] = _nobody_listens
         self._lost_listeners: list[Callable[[Commit], None]] = []
         self.batches = 0
         self.commits = 0
@@ -78,23 +96,29 @@ class Committer:
         return not self.failures_in_a_row
 
     def figures(self) -> CommitFigures:
-        return CommitFigures(self.commits, self.batches, self.failures, len(self._queue))
+        return CommitFigures(self.commits, self.batches, self.failures, self._waiting())
 
     @property
     def batches_waiting(self) -> float:
-        """How many full batches the queue holds."""
-        return len(self._queue) / self._batch_max
+        """How many full batches the queues hold."""
+        return self._waiting() / self._batch_max
+
+    def _waiting(self) -> int:
+        return sum(len(lane.queue) for lane in self._lanes)
 
     def hand_over(self, commit: Commit, done: Done) -> None:
-        """Write ``commit`` with the next batch; from here on nothing cancels it.
+        """Write ``commit`` with the next batch of its lane; from here on nothing cancels it.
 
         ``done`` hears the verdict, or :class:`StorageUnavailable` (nothing changed) or
         :class:`CommitOutcomeUnknown`; once, and after the listeners have heard of the whole batch.
         """
-        self._queue.append((commit, done))
-        if not self._running:
-            self._running = True
-            self._tasks.start(self._drain(), "commit")
+        lane = self._only_lane
+        if lane is None:
+            lane = self._lanes[self._provider.lane_of(commit.partition)]
+        lane.queue.append((commit, done))
+        if not lane.running:
+            lane.running = True
+            self._tasks.start(self._drain(lane), "commit")
 
     def commit(self, commit: Commit) -> asyncio.Future[Verdict]:
         """:meth:`hand_over` for those who wait: the future has the verdict or raises the error."""
@@ -102,26 +126,26 @@ class Committer:
         self.hand_over(commit, partial(_resolve, future))
         return future
 
-    async def _drain(self) -> None:
+    async def _drain(self, lane: _Lane) -> None:
         try:
-            while self._queue:
-                await self._one_batch(self._next_batch())
+            while lane.queue:
+                await self._one_batch(self._next_batch(lane.queue))
         except BaseException:  # the silo ends: nobody commits those that wait
-            waiting = list(self._queue)
-            self._queue.clear()
+            waiting = list(lane.queue)
+            lane.queue.clear()
             self._fail(waiting, StorageUnavailable, "the silo ended before the commit reached the store")
             raise
         finally:
-            self._running = False
+            lane.running = False
 
-    def _next_batch(self) -> list[Member]:
+    def _next_batch(self, queue: deque[Member]) -> list[Member]:
         batch: list[Member] = []
         size = 0
-        while self._queue and len(batch) < self._batch_max:
-            size += _size(self._queue[0][0])
+        while queue and len(batch) < self._batch_max:
+            size += _size(queue[0][0])
             if batch and size > self._batch_bytes_max:
                 break
-            batch.append(self._queue.popleft())
+            batch.append(queue.popleft())
         return batch
 
     async def _one_batch(self, batch: list[Member]) -> None:
@@ -148,6 +172,7 @@ class Committer:
         self.commits += len(batch)
         self.failures_in_a_row = 0
         told: list[tuple[Commit, Verdict]] = []
+        fenced: set[int] = set()
         for (commit, _), verdict in answers:
             if verdict.outcome is COMMITTED:
                 if (
@@ -158,10 +183,9 @@ class Committer:
                 ):
                     told.append((commit, verdict))
             elif verdict.outcome is Outcome.FENCED and commit.epoch:
-                _tell(
-                    self.on_dispossessed,
-                    "another silo has taken over this store; in this version one silo serves a store",
-                )
+                fenced.add(commit.partition)
+        for partition in sorted(fenced):
+            _tell(self.on_fenced, partition)
         for listener in self._listeners:
             _tell(listener, told)
         for (_, done), verdict in answers:
@@ -209,5 +233,5 @@ def _tell(listener: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> Non
         log.exception("a listener to commits failed")
 
 
-def _nobody_listens(reason: str) -> None:
+def _nobody_listens(_: object) -> None:
     """A committer that no host has connected tells nobody."""

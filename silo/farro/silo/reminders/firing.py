@@ -26,13 +26,13 @@ from farro.client.errors import (
     StorageUnavailable,
 )
 from farro.client.reminders import MissedReminderAction
-from farro.providers.rows import FAILED, Commit, EventRow, Progress, ReminderRow, Settle, Verdict
+from farro.providers.rows import FAILED, Commit, EventRow, Outcome, Progress, ReminderRow, Settle, Verdict
 from farro.silo.activations.catalog import Catalog
 from farro.silo.activations.commit import Committer
 from farro.silo.activations.failures import printable
 from farro.silo.activations.invocation import Admission, Invocation
 from farro.silo.options import ReminderOptions
-from farro.silo.ownership import Ownership
+from farro.silo.ownership import Owned, Ownership
 from farro.silo.reminders import statistics
 from farro.silo.reminders.due_queue import Entry, Key
 from farro.silo.reminders.held import HeldReminders
@@ -49,7 +49,7 @@ RECHECK_S = 1.0  # of loop time: when an entry whose commit was not taken is loo
 RECHECK_MAX_S = 30.0
 COMMIT_BATCHES_WAITING_MAX = 4  # beyond it no further tick begins: the store sets the pace
 NOT_SETTLED = (
-    Fenced, Conflict, StorageUnavailable, CommitOutcomeUnknown, SiloStopping, GrainDestroyed
+    Conflict, StorageUnavailable, CommitOutcomeUnknown, SiloStopping, GrainDestroyed
 )  # fmt: skip
 
 
@@ -137,6 +137,8 @@ class Firing:
     def permit(self, tick: TickInFlight) -> Admission:
         """A permit for the tick's code, or a place among those that wait for one."""
         if not self.running:
+            tick.chosen = False
+            self._queue.park(tick.entry, tick.go_on)
             return Admission.WAIT
         is_next = tick.chosen or self._queue.passes(tick.entry)
         tick.chosen = False
@@ -186,6 +188,15 @@ class Firing:
 
     # ---- and back
 
+    def check_still_owned(self, row: ReminderRow, owned: Owned) -> None:
+        """Raises :class:`Fenced` for a tick that outlived its ownership.
+
+        Were the partition lost and taken again while the code ran, its commit would pass the fence although
+        another owner may have delivered the same occurrence meanwhile.
+        """
+        if self._ownership.epoch(row.partition) != owned.epoch:
+            raise Fenced(f"the partition of {row.grain_type}/{row.grain_key} was lost while its tick ran")
+
     def code_ended(self, tick: TickInFlight) -> None:
         self._permits.give_back(tick)
         if self._queue.parked:
@@ -198,6 +209,8 @@ class Firing:
         if error is None:
             if tick.began_at:
                 self._delivered(tick)
+        elif isinstance(error, Fenced):
+            self._held.let_go(tick.entry)
         elif isinstance(error, NOT_SETTLED):
             self.try_later(tick.entry)
         else:
@@ -295,6 +308,12 @@ class Firing:
         )
 
     def _row_advanced(self, entry: Entry, done: asyncio.Future[Verdict]) -> None:
-        if done.cancelled() or done.exception() is not None or not done.result().settled:
+        if done.cancelled() or done.exception() is not None:
             self.try_later(entry)
-            self._kick()
+        elif done.result().outcome is Outcome.FENCED:
+            self._held.let_go(entry)
+        elif not done.result().settled:
+            self.try_later(entry)
+        else:
+            return
+        self._kick()

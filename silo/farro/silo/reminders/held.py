@@ -28,6 +28,7 @@ from farro.silo.reminders.poller import Page
 
 LOW_WATER = 4  # refill when fewer than a quarter of the bucket is held
 ROWS_IN_A_ROW = 128  # a few milliseconds of work
+NO_PARTITION = -1
 LEAD_US = 100_000  # of schedule time: a refill begins so long before the first row that is not held wakes
 
 
@@ -41,6 +42,7 @@ class HeldReminders:
         self._changes = 0
         self._changed: dict[Key, int] = {}  # the number of the last change, while a read is out
         self._changed_grains: dict[GrainKey, int] = {}
+        self._changed_partitions: dict[int, int] = {}
 
     # ---- what the table says
 
@@ -54,6 +56,7 @@ class HeldReminders:
         if not self._reads_out:
             self._changed.clear()
             self._changed_grains.clear()
+            self._changed_partitions.clear()
 
     def hold_page(self, page: Page, until: int, began: int) -> Iterator[None]:
         """Take the rows of a poll that was answered just now; ``began`` is its mark.
@@ -70,7 +73,7 @@ class HeldReminders:
                 if number % ROWS_IN_A_ROW == 0:
                     yield
                 key = (row.grain_type, row.grain_key, row.name)
-                if self._changes != began and self._outdated(key, began):
+                if self._changes != began and self._outdated(key, row.partition, began):
                     continue
                 entry = self.queue.get(key)
                 # A stale entry waits for a read of its own: a straggling commit may land behind this page.
@@ -79,10 +82,11 @@ class HeldReminders:
 
     def hold_again(self, key: Key, row: ReminderRow | None, began: int) -> None:
         """Take what the table says now of one reminder."""
-        if self._outdated(key, began):
+        entry = self.queue.get(key)
+        known = row if row is not None or entry is None else entry.row
+        if self._outdated(key, NO_PARTITION if known is None else known.partition, began):
             return
         self._note(key)  # pages that were asked for before know less
-        entry = self.queue.get(key)
         if row is None or row.wake_at is None or row.wake_at > self.until:
             self.queue.remove(key)
         elif entry is not None and entry.stale:
@@ -90,8 +94,13 @@ class HeldReminders:
         else:
             self._offer(row)
 
-    def _outdated(self, key: Key, began: int) -> bool:
-        return max(self._changed.get(key, 0), self._changed_grains.get(key[:2], 0)) > began
+    def _outdated(self, key: Key, partition: int, began: int) -> bool:
+        changes = (
+            self._changed.get(key, 0),
+            self._changed_grains.get(key[:2], 0),
+            self._changed_partitions.get(partition, 0),
+        )
+        return max(changes) > began
 
     def _offer(self, row: ReminderRow, *, aged: bool = False) -> None:
         if row.wake_at is not None:
@@ -159,6 +168,25 @@ class HeldReminders:
         """Another bucket size; what no longer has room is left to the table."""
         for row in self.queue.resize(capacity):
             self._no_room(row)
+
+    # ---- whose they are
+
+    def drop(self, partitions: frozenset[int]) -> None:
+        """These partitions are owned no more: nothing of theirs is held, and no tick of theirs begins."""
+        for entry in [each for each in self.queue if each.row.partition in partitions]:
+            self.queue.kill(entry)
+        self.owner_changed(partitions)
+
+    def let_go(self, entry: Entry) -> None:
+        """Its commit was fenced: another silo owns the partition, or the next poll brings it again."""
+        if not entry.dead:
+            self.queue.kill(entry)
+
+    def owner_changed(self, partitions: frozenset[int]) -> None:
+        """What was asked for before knows nothing of what another owner has done, or does, meanwhile."""
+        if self._reads_out:
+            self._changes += 1
+            self._changed_partitions.update(dict.fromkeys(partitions, self._changes))
 
     # ---- what was committed
 

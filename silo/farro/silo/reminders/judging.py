@@ -63,6 +63,8 @@ class Judging:
             MissedReminderAction(row.action)  # says so
         alive_until, began_at = owned.alive_until, owned.began_at
         gap = self._gaps.latest
+        if gap is not None and gap.began_at < began_at:
+            gap = None  # another silo, or this one before a thaw, lived through it
         if gap is not None and row.next_due_at is not None and row.next_due_at > gap.last_seen_at:
             alive_until, began_at = gap.last_seen_at, gap.began_at
         return judge(

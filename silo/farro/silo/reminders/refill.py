@@ -65,11 +65,17 @@ class Refill:
         self._page_full = False  # the last page brought as many rows as it might
         self._next_poll_at = 0  # schedule time
         self._poll_asked = False  # what was asked for while a page is out wants another one
+        self._window: timedelta | None = None  # how far the page that was asked for looks, if further
         self.healthy = True  # the last poll was answered
 
-    def poll_soon(self) -> None:
-        """Read a page at the next opportunity: rows changed in ways no commit of this silo told."""
+    def poll_soon(self, window: timedelta | None = None) -> None:
+        """Read a page at the next opportunity: rows changed in ways no commit of this silo told.
+
+        ``window``: how far that page looks ahead, if further than others.
+        """
         self._poll_asked = True
+        if window is not None:
+            self._window = window
         self._kick()
 
     def look(self, now: int) -> None:
@@ -108,7 +114,9 @@ class Refill:
         """Read one page and hold what it says."""
         self._polling = True
         whole = priorities == ALL_PRIORITIES
-        self._poll_asked = self._poll_asked and not whole
+        if whole:
+            window, self._window = window or self._window, None
+            self._poll_asked = False
         self._polled_at = self._loop.time()
         self._adapt()
         now = self._clock.now()
@@ -123,12 +131,15 @@ class Refill:
         )
         began = self._held.read_began()
         try:
-            answers = await self._provider.poll(questions)
+            owns_some = bool(self._ownership.all())
+            answers = await self._provider.poll(questions) if owns_some else [[] for _ in questions]
         except StoreError as error:
             log.error("poll failed; the next one comes soon: %s", error)
             self._statistics.poll_failures += 1
             self.healthy = False
             self._next_poll_at = self._clock.now() + loop_us(self._clock, POLL_AGAIN_S)
+            if whole:
+                self._window = window
             self._polled_at = self._loop.time() + POLL_AGAIN_S  # no refill is tried sooner either
         else:
             page = poller.plan(
@@ -145,7 +156,7 @@ class Refill:
                 await asyncio.sleep(0)
             if whole:
                 self._next_poll_at = now + duration_us(self._options.poll_interval)
-            self._statistics.polls += 1
+            self._statistics.polls += owns_some
             self.healthy = True
             self._statistics.poll_rows += sum(map(len, answers))
             self._statistics.poll_seconds += self._loop.time() - self._polled_at
@@ -166,6 +177,8 @@ class Refill:
             for key in keys:
                 row: ReminderRow | None = await self._provider.reminder(*key)
                 if row is not None:
+                    if self._ownership.owned(row.partition) is None:
+                        continue  # its entry went with the partition
                     row = self._judging.freed(row, self._clock.now())
                 self._held.hold_again(key, row, began)
         except Exception as error:

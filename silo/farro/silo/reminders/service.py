@@ -7,6 +7,10 @@ of reminders, which all pass through this silo's committer, keep it true in betw
 moves it on (``firing``).
 
 When a commit's fate is unknown the entry is *stale*: its row is read again before it fires.
+
+Everything here is about the partitions that this silo owns, which come and go.  What was held of a partition
+leaves with it; what another owner did meanwhile is read when it comes back (``held`` refuses reads that began
+before), and a commit made under an older epoch moves nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +38,7 @@ from farro.silo.reminders.judging import UNKNOWN_TYPE_WAIT, Judging
 from farro.silo.reminders.machine_load import MachineLoad
 from farro.silo.reminders.permits import Permits
 from farro.silo.reminders.refill import Refill
+from farro.silo.reminders.registration import DeclaredReminders
 from farro.silo.reminders.repair import repaired
 from farro.silo.reminders.statistics import ReminderStatistics
 from farro.silo.reminders.ticks import TickInFlight
@@ -61,6 +66,7 @@ class ReminderService:
         options: ReminderOptions,
         random: Random,
         machine_load: Callable[[], MachineLoad],
+        declared: DeclaredReminders,
     ) -> None:
         self.options = options
         self.statistics = ReminderStatistics()
@@ -115,23 +121,72 @@ class ReminderService:
         self._timer: asyncio.TimerHandle | None = None
         self._run_soon = False
         self._running = False
+        self._paused = False
+        self._declared = declared
+        self._epochs: dict[int, int] = {}  # under which the partitions are served that are owned
+        # What the owner before this silo did not serve waits beyond the usual window.
+        self._first_window = max(options.look_ahead_window, UNKNOWN_TYPE_WAIT)
         committer.listen(self._committed, lost=self._lost)
+        ownership.listen(taken=self._taken, dropped=self._dropped)
 
     # ---- life
 
     async def start(self) -> None:
-        """Read the first page and begin to deliver."""
-        self._running = self.firing.running = True
-        # What the silo before this one did not serve waits beyond the usual window.
-        await self.refill.poll(window=max(self.options.look_ahead_window, UNKNOWN_TYPE_WAIT))
+        """Create what is declared, read the first page and begin to deliver."""
+        owned = self._ownership.all()
+        self._epochs = {each: self._ownership.epoch(each) for each in owned}
+        await self._declared.register(owned)
+        self._running = True
+        self.firing.running = not self._paused
+        self._declared.want(self._ownership.all() - owned, self._tasks)
+        await self.refill.poll(window=self._first_window)
         self._kick()
 
     def stop(self) -> None:
         """Begin no new tick.  What runs goes on to its commit."""
         self._running = self.firing.running = False
+        self._rest()
+
+    def pause(self) -> None:
+        """Begin no new tick and read no page until :meth:`resume`: the silo's lease is in doubt.
+
+        What is held stays held, what runs goes on to its commit.  Repeatable.
+        """
+        self._paused = True
+        self.firing.running = False
+        self._rest()
+
+    def resume(self) -> None:
+        """Go on after :meth:`pause`; what was thawed has been taken again before.  Repeatable."""
+        self._paused = False
+        if self._running:
+            self.firing.running = True
+            self.poll_soon()
+
+    def _rest(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    # ---- partitions that come and go
+
+    def _taken(self, partitions: frozenset[int]) -> None:
+        """Serve them from here on.  Under the epoch of before it is a thaw, and what is held stands."""
+        epoch = self._ownership.epoch
+        fresh = frozenset(each for each in partitions if self._epochs.get(each) != epoch(each))
+        if fresh:
+            self._epochs.update((each, epoch(each)) for each in fresh)
+            self.held.drop(fresh)
+        if self._running:
+            self._declared.want(fresh, self._tasks)
+            self.refill.poll_soon(self._first_window)
+
+    def _dropped(self, partitions: frozenset[int]) -> None:
+        """What is held of them goes; a tick whose turn runs goes on, and its commit is fenced or not."""
+        for each in partitions:
+            self._epochs.pop(each, None)
+        self.held.drop(partitions)
+        self._kick()
 
     async def repair(self) -> None:
         """Put right the owned rows that no poll can see, by row-only commits; repeated by the host."""
@@ -172,7 +227,7 @@ class ReminderService:
         return self.firing.has_begun(row)
 
     def figures(self) -> ReminderFigures:
-        """The reminder line at this moment."""
+        """The reminder line of this silo at this moment: what it holds and what it did, not the cluster's."""
         counted, queue = self.statistics, self.held.queue
         return ReminderFigures(
             delivered=counted.delivered,
@@ -204,13 +259,13 @@ class ReminderService:
 
     def _kick(self) -> None:
         """Look at the queue once this loop iteration is over; many changes make one look."""
-        if not self._run_soon and self._running:
+        if not self._run_soon and self._running and not self._paused:
             self._run_soon = True
             self._loop.call_soon(self._look)
 
     def _look(self) -> None:
         self._run_soon = False
-        if not self._running:
+        if not self._running or self._paused:
             return
         now = self._clock.now()
         self.judging.watch_clocks(now)
@@ -262,6 +317,8 @@ class ReminderService:
 
     def _lost(self, commit: Commit) -> None:
         """The answer to a commit of this silo was lost."""
+        if not self._serves(commit):
+            return
         look_up = self.held.lost(commit)
         if look_up and self._running:
             self.refill.read_again(look_up)
@@ -270,8 +327,13 @@ class ReminderService:
         """Every batch of this silo's commits, before their callers go on."""
         look_up: list[Key] = []
         for commit, verdict in members:
-            look_up += self.held.committed(commit, verdict)
+            if self._serves(commit):
+                look_up += self.held.committed(commit, verdict)
         if look_up and self._running:
             self.refill.read_again(look_up)
         if members or self.held.queue.parked:
             self._kick()
+
+    def _serves(self, commit: Commit) -> bool:
+        """Was it made in the present ownership?  One of an earlier one may be older than what is held."""
+        return commit.epoch == self._ownership.epoch(commit.partition)

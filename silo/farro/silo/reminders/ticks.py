@@ -96,6 +96,7 @@ class TickInFlight:
 
     def consume(self) -> Consumption:
         row, judged, firing = self.row, self.judged, self._firing
+        firing.check_still_owned(row, self._owned)
         finished_at = firing.now()
         progress = settle_delivered(
             row, judged=judged, finished_at=finished_at, catch_up_max=firing.options.catch_up_max
