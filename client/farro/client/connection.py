@@ -126,6 +126,11 @@ class Connection:
         return self._broken is None and not self.draining
 
     @property
+    def ended(self) -> bool:
+        """Nothing is answered any more."""
+        return self._broken is not None
+
+    @property
     def full(self) -> bool:
         """No call may be sent now; wait in :meth:`wait_for_room`."""
         return (
