@@ -18,14 +18,14 @@ from farro.client.streams import After, EventStream
 from farro.providers.contracts import Provider
 from farro.providers.opening import open_provider
 from farro.silo.cluster.cluster import Cluster
-from farro.silo.cluster.silo_grain import ClusterLook, SiloGrain
+from farro.silo.cluster.silo_grain import ClusterLook
 from farro.silo.control import Control
 from farro.silo.gateway.address import ListenAddress, reachable
 from farro.silo.gateway.limits import GatewayOptions
 from farro.silo.gateway.websocket import Gateway
 from farro.silo.grains.grain import Grain
 from farro.silo.grains.grain_class import GrainClass
-from farro.silo.membership import Membership
+from farro.silo.membership import Membership, Network
 from farro.silo.metrics import SiloStatistics, TurnFigures
 from farro.silo.options import SiloOptions
 from farro.silo.ownership import Ownership
@@ -34,10 +34,13 @@ from farro.silo.reminders.machine_load import MachineLoad, read_machine_load
 from farro.silo.reminders.management_grain import ReminderManagement
 from farro.silo.rooms import Rooms
 from farro.silo.streams.stream_grains import StreamConsumer, StreamReading
+from farro.silo.system_grains import PartitionGrain, SiloGrain
 
 log = logging.getLogger("farro.silo")
 
 G = TypeVar("G")
+
+SOCKETS = Network()
 
 
 class Silo:
@@ -62,14 +65,24 @@ class Silo:
         advertise: str | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
+        network: Network = SOCKETS,
         machine_load: Callable[[], MachineLoad] = read_machine_load,
     ) -> None:
         self._machine_load = machine_load
+        self._network = network
         self.options = options if options is not None else SiloOptions()
         self.options.validate()
         self._classes = [
             _declared(each)
-            for each in (*grains, ReminderManagement, StreamReading, StreamConsumer, ClusterLook, SiloGrain)
+            for each in (
+                *grains,
+                ReminderManagement,
+                StreamReading,
+                StreamConsumer,
+                PartitionGrain,
+                SiloGrain,
+                ClusterLook,
+            )
         ]
         self._store = store
         self._service_id = service_id
@@ -130,6 +143,7 @@ class Silo:
                 service_id=self._service_id,
                 address=self._advertised(),
                 gateway=self._gateway,
+                network=self._network,
                 on_stuck=self._stuck,
             )
             self._control = rooms.core.control = Control(self.provider, rooms, self._membership)
@@ -164,7 +178,7 @@ class Silo:
     async def _bind_gateway(self, rooms: Rooms) -> None:
         """Have the port before anything is written to the store: one in use leaves no trace there."""
         if self._listen is not None:
-            self._gateway = Gateway(
+            self._gateway = self._network.gateway(
                 self._listen,
                 rooms.catalog,
                 rooms.codec,

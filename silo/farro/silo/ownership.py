@@ -10,8 +10,6 @@ from farro.silo.placement import Place, Placed, place_of
 
 COUNTER_BITS = 40
 
-Listener = Callable[[frozenset[int]], None]
-
 
 @dataclass(frozen=True, slots=True)
 class Owned:
@@ -79,7 +77,7 @@ class Ownership:
         """Owned, and not being handed over."""
         return partition in self._owned and partition not in self.closing
 
-    def serve(self, grain_type: str, known: Placed) -> None:
+    def know(self, grain_type: str, known: Placed) -> None:
         """From now on grains of that type live where their class says."""
         self._classes[grain_type] = known
 

@@ -18,7 +18,8 @@ from farro.silo.cli import options as given
 from farro.silo.cli.call import CONNECT_TIMEOUT_S
 from farro.silo.cli.failing import EXAMPLE_SILO, BadUsage, Failed, one_line
 from farro.silo.cli.reminders_source import prefers_store, store
-from farro.silo.cluster.silo_grain import ClusterLook, SiloFacts, SiloGrain
+from farro.silo.cluster.silo_grain import ClusterLook, SiloFacts
+from farro.silo.system_grains import SiloGrain
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -46,6 +46,7 @@ class Serving:
     clock: Clock
     ends_with_stdin: bool
     signs: Signs
+    advertise: str | None = None
 
 
 @click.command()
@@ -64,6 +65,12 @@ class Serving:
     default="127.0.0.1:11111",
     show_default=True,
     help="Where clients reach the silo; port 0 lets the system choose.",
+)
+@click.option(
+    "--advertise",
+    metavar="HOST:PORT",
+    envvar="FARRO_ADVERTISE",
+    help="Where clients and other silos reach it, if that is not where it listens: behind a port mapping.",
 )
 @given.service_id
 @click.option(
@@ -100,6 +107,7 @@ def silo(
     modules: tuple[str, ...],
     store: str,
     listen: str,
+    advertise: str | None,
     service_id: str,
     stop_timeout: float,
     log_level: str,
@@ -134,7 +142,7 @@ def silo(
             allow_insecure_bind=allow_insecure_bind,
         )
         grains = load_grains(modules)
-        asked = Serving(grains, store, listen, service_id, options, clock, end_with_stdin, signs)
+        asked = Serving(grains, store, listen, service_id, options, clock, end_with_stdin, signs, advertise)
         if check:
             _made(asked)
             return 0
@@ -176,6 +184,7 @@ def _made(asked: Serving) -> Silo:
             asked.listen,
             options=asked.options,
             service_id=asked.service_id,
+            advertise=asked.advertise,
             clock=asked.clock,
         )
 

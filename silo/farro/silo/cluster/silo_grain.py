@@ -1,4 +1,4 @@
-"""The grains ``farro.cluster`` and ``farro.silo``: what operators ask a cluster and order a silo."""
+"""What operators ask: the grain ``farro.cluster``, and what ``farro.silo`` needs of its host."""
 
 from __future__ import annotations
 
@@ -16,13 +16,6 @@ class NotDrainable(FarroError):
     """Nobody in that silo's program offers to drain it; stop it where it is hosted."""
 
     code = "not_drainable"
-    turn_ran = True
-
-
-class WrongSilo(FarroError):
-    """Another silo than the one that was meant is at that address."""
-
-    code = "wrong_silo"
     turn_ran = True
 
 
@@ -65,29 +58,3 @@ class ClusterLook(Grain, name="farro.cluster"):
     async def rows(self) -> ClusterRows:
         control: SiloControl = self._farro_runtime.control
         return await control.rows()
-
-
-@stateless_worker(max_local=4)
-class SiloGrain(Grain, name="farro.silo"):
-    """The silo whose number is its key, asked at its own address: it answers without lease and partitions,
-    and so when it is frozen as well.  Elsewhere: :class:`WrongSilo`.
-    """
-
-    __farro_system__ = True
-
-    @property
-    def _control(self) -> SiloControl:
-        control: SiloControl = self._farro_runtime.control
-        number = control.facts().number
-        if self.key != str(number):
-            raise WrongSilo(f"silo {number} is at this address, not silo {self.key[:20]}")
-        return control
-
-    @readonly
-    async def facts(self) -> SiloFacts:
-        return self._control.facts()
-
-    @readonly
-    async def drain(self) -> None:
-        """Hand the partitions over, then stop.  Answered before it begins: it waits for running turns."""
-        self._control.request_drain("asked to drain by an operator")
