@@ -47,6 +47,7 @@ class Rooms:
         machine_load: Callable[[], MachineLoad],
     ) -> None:
         self._options = options
+        self._provider = provider
         self._clock = clock
         reminders = options.reminders or ReminderOptions()
         activations = options.activations

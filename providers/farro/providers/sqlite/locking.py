@@ -64,7 +64,7 @@ class StoreLock:
             raise StoreInUse(f"{self._database} was taken by another process meanwhile: try again")
 
     def is_alone(self) -> bool:
-        """Nobody else has the database open.  Asked just before :meth:`release`: else the lock may be lost."""
+        """Nobody else has the database open.  The answer may cost the lock: :meth:`release` follows."""
         return self._lock.try_lock()
 
     def still_named(self) -> bool:

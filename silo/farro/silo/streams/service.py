@@ -90,7 +90,7 @@ class StreamService:
         self._pending: set[int] = set()  # of them, those whose lanes have not begun
         self._beginning = False
         committer.listen(self._committed)
-        ownership.listen(taken=self._taken, dropped=self._dropped)
+        ownership.listen(taken=self._taken, closing=self.reader.leave, dropped=self._dropped)
 
     @property
     def statistics(self) -> StreamStatistics:
@@ -173,6 +173,7 @@ class StreamService:
 
     def _dropped(self, partitions: frozenset[int]) -> None:
         self._end(partitions)
+        self.reader.leave(partitions)
         self.reader.others_publish()
 
     def _end(self, partitions: Iterable[int]) -> None:
