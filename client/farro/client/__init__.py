@@ -48,6 +48,7 @@ from farro.client.reminders import (
     ReminderQuery,
     ReminderStatus,
     Tick,
+    TickHistory,
     TickStatus,
 )
 from farro.client.streams import EventStream, StreamEvent
@@ -101,6 +102,7 @@ __all__ = [
     "StorageUnavailable",
     "StreamEvent",
     "Tick",
+    "TickHistory",
     "TickStatus",
     "TurnEnded",
     "UnknownGrainType",

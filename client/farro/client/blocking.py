@@ -23,19 +23,18 @@ from farro.client.interface import MethodSpec
 from farro.client.management import HISTORY_PAGE, PAGE, GrainLike, Reminders
 from farro.client.reminders import (
     MissedReminderAction,
-    PastTick,
     ReminderCounts,
     ReminderListing,
     ReminderPriority,
     ReminderQuery,
     ReminderStatus,
+    TickHistory,
 )
 
 if TYPE_CHECKING:
     from farro.client.management import CronLike
 
 _Statuses = list[ReminderStatus]  # named here because BlockingReminders has a method called list
-_PastTicks = list[PastTick]
 
 R = TypeVar("R")
 
@@ -77,10 +76,15 @@ class BlockingClient:
         /,
         *args: Any,
         timeout: float | None = None,
+        request_id: str | None = None,
         **kwargs: Any,
     ) -> Any:
         """As :meth:`Client.call`."""
-        return self._wait(self._client.call(grain_type, grain_key, method, *args, timeout=timeout, **kwargs))
+        return self._wait(
+            self._client.call(
+                grain_type, grain_key, method, *args, timeout=timeout, request_id=request_id, **kwargs
+            )
+        )
 
     @property
     def reminders(self) -> BlockingReminders:
@@ -194,8 +198,8 @@ class BlockingReminders:
 
     def history(
         self, grain: GrainLike | None = None, name: str | None = None, limit: int = HISTORY_PAGE
-    ) -> _PastTicks:
-        """The last ticks the answering silo remembers, newest first."""
+    ) -> TickHistory:
+        """The last ticks the silos remember, newest first."""
         return self._owner._wait(self._reminders.history(grain, name, limit))
 
     def list_for_grain(self, grain: GrainLike) -> _Statuses:
@@ -271,9 +275,12 @@ class _Waiting:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         timeout: float | None,
+        request_id: str | None = None,
     ) -> Any:
         owner = self._owner
-        return owner._wait(owner._client.invoke(grain_type, grain_key, spec, args, kwargs, timeout))
+        return owner._wait(
+            owner._client.invoke(grain_type, grain_key, spec, args, kwargs, timeout, request_id)
+        )
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:

@@ -43,6 +43,7 @@ from farro.client.protocol import (
     MAP,
     NEWS,
     REPLY,
+    REQUEST_VERSION,
     TIMEOUT_MS_MAX,
     Message,
     Welcome,
@@ -53,6 +54,7 @@ from farro.client.protocol import (
     messages_of,
     reply_id,
 )
+from farro.client.requests import Request
 from farro.client.sockets import Socket
 
 log = logging.getLogger("farro.client")
@@ -159,19 +161,28 @@ class Connection:
         deadline: float,
         oneway: bool,
         chain: Chain = (),
+        request: Request | None = None,
     ) -> tuple[int, asyncio.Future[Any] | None]:
         """Queue a call for this loop tick's frame.
 
-        ``chain``: the calls that wait for this one.  ``deadline`` is ``timeout_s`` from now in loop time.
+        ``chain``: the calls that wait for this one.  ``request``: what makes it one, which only version 2
+        carries (:class:`ProtocolError` otherwise).  ``deadline`` is ``timeout_s`` from now in loop time.
         Returns the call's id and the future of its wire result; for ``oneway`` there is none.  The future
         fails with the silo's error, with :class:`CallTimeout`, or with :class:`SiloUnavailable`.
         """
         if self._broken is not None:
             raise SiloUnavailable(self._broken, turn_ran=False)
+        if request is not None and self.version < REQUEST_VERSION:
+            raise ProtocolError(
+                f"{self.address} speaks version {self.version} of the protocol, which carries no requests; "
+                f"{grain_type}.{method} was not sent: upgrade that silo"
+            )
         call_id = 0 if oneway else self._last_id + 1
         timeout_ms = min(int(timeout_s * 1000), TIMEOUT_MS_MAX) or 1
         links = list(map(list, chain)) if chain else None
         message = [CALL, call_id, grain_type, key, method, args, kwargs, timeout_ms, links]
+        if request is not None:
+            message.append([request.id, request.again])
         if oneway:
             self._outbox.put_checked(message)
             return 0, None

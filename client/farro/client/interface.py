@@ -74,6 +74,13 @@ class MethodSpec:
         self.readonly, self.oneway, self.cancellable, self.idempotent = (
             bool(getattr(function, f"__farro_{flag}__", False)) for flag in _FLAGS
         )
+        if self.idempotent and (self.readonly or self.oneway):
+            other = "readonly" if self.readonly else "oneway"
+            why = "changes nothing" if self.readonly else "gives no answer"
+            raise TypeError(
+                f"{owner_name}.{name}: @idempotent_request remembers the answer to a change, and a method "
+                f"that is @{other} {why}; take one of the two marks away"
+            )
         self.timeout = checked_timeout(getattr(function, "__farro_timeout__", None))
         self._function = function
         self._owner_type = owner

@@ -1,7 +1,8 @@
 """``client.reminders`` and ``silo.reminders``: set, look at and operate reminders from outside their grains.
 
-Every verb is a call to the grain ``farro.reminders``, which each silo serves.  Changes act at once, also on
-what is already queued and while a handler runs, and wake no grain.
+Every verb is a call to the grain ``farro.reminders``, which each silo serves.  The verbs for one grain go to
+the one that lives with it, ``farro.reminders/TYPE/KEY``: to the silo that carries them out.  Changes act at
+once, also on what is already queued and while a handler runs, and wake no grain.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from farro.client.errors import InvalidGrainId, InvalidSchedule
-from farro.client.identity import GrainId
+from farro.client.identity import KEY_BYTES_MAX, GrainId
 from farro.client.interface import grain_interface, interface_of
 from farro.client.reference import Caller, Reference, reference
 from farro.client.reminders import (
     MissedReminderAction,
-    PastTick,
     ReminderCounts,
     ReminderListing,
     ReminderPage,
     ReminderPriority,
     ReminderQuery,
     ReminderStatus,
+    TickHistory,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +45,6 @@ HISTORY_PAGE = 100
 KEY = "management"
 
 _Statuses = list[ReminderStatus]  # named here because Reminders has a method called list
-_PastTicks = list[PastTick]
 _PageKey = list[str | int] | None
 
 GrainLike = Any
@@ -121,7 +121,7 @@ class ManagementApi(Protocol):
 
     async def history(
         self, grain_type: str | None, grain_key: str | None, name: str | None, limit: int
-    ) -> list[PastTick]: ...
+    ) -> TickHistory: ...
 
 
 class Reminders:
@@ -132,7 +132,16 @@ class Reminders:
     """
 
     def __init__(self, caller: Caller) -> None:
-        self._api = cast(ManagementApi, reference(interface_of(ManagementApi), KEY, caller))
+        self._caller = caller
+        self._api = self._at(KEY)
+
+    def _at(self, key: str) -> ManagementApi:
+        return cast(ManagementApi, reference(interface_of(ManagementApi), key, self._caller))
+
+    def _beside(self, grain: GrainId) -> ManagementApi:
+        """The verbs where the grain lives; a silo passes on what is too long to be a key."""
+        key = str(grain)
+        return self._at(key if len(key.encode()) <= KEY_BYTES_MAX else KEY)
 
     # ---- set
 
@@ -160,7 +169,7 @@ class Reminders:
                 raise InvalidSchedule(f"timezone={timezone!r} contradicts {cron.timezone!r} of the Cron")
             text, timezone, day_match = cron.text, cron.timezone, cron.day_match
         at = _id(grain)
-        await self._api.register_or_update(
+        await self._beside(at).register_or_update(
             at.type, at.key, name, due, period, text, timezone, day_match, priority, action
         )
 
@@ -173,7 +182,7 @@ class Reminders:
     async def get(self, grain: GrainLike, name: str) -> ReminderStatus | None:
         """One reminder by its full name (``operation``, ``operation:key`` or a registered name)."""
         at = _id(grain)
-        return await self._api.get(at.type, at.key, name)
+        return await self._beside(at).get(at.type, at.key, name)
 
     async def list(self, query: ReminderQuery | None = None) -> AsyncGenerator[ReminderListing]:
         """Every reminder that fits, by grain and name, page by page."""
@@ -203,10 +212,10 @@ class Reminders:
 
     async def history(
         self, grain: GrainLike | None = None, name: str | None = None, limit: int = HISTORY_PAGE
-    ) -> _PastTicks:
-        """The last ticks the answering silo remembers, newest first; at most 200 in one answer.
+    ) -> TickHistory:
+        """The last ticks the silos remember, newest first; at most 200 in one answer.
 
-        It keeps the last 1,000 since its start.
+        Each keeps the last 1,000 since its start.  One that does not answer within two seconds is named.
         """
         at = None if grain is None else _id(grain)
         return await self._api.history(
@@ -224,27 +233,27 @@ class Reminders:
     async def set_priority(self, grain: GrainLike, name: str, priority: ReminderPriority) -> None:
         """Rank a reminder differently from now on, also one that is due and waits."""
         at = _id(grain)
-        await self._api.set_priority(at.type, at.key, name, ReminderPriority(priority))
+        await self._beside(at).set_priority(at.type, at.key, name, ReminderPriority(priority))
 
     async def set_action(self, grain: GrainLike, name: str, action: MissedReminderAction) -> None:
         """What becomes of missed occurrences from now on."""
         at = _id(grain)
-        await self._api.set_action(at.type, at.key, name, MissedReminderAction(action))
+        await self._beside(at).set_action(at.type, at.key, name, MissedReminderAction(action))
 
     async def repair(self, grain: GrainLike, name: str) -> None:
         """Put a reminder back on its grid: the next instant after now is owed (a one-shot's own), untried."""
         at = _id(grain)
-        await self._api.repair(at.type, at.key, name)
+        await self._beside(at).repair(at.type, at.key, name)
 
     async def delete(self, grain: GrainLike, name: str) -> None:
         """Delete a reminder at once.  Absent: no error."""
         at = _id(grain)
-        await self._api.delete(at.type, at.key, name)
+        await self._beside(at).delete(at.type, at.key, name)
 
     async def pause(self, grain: GrainLike, name: str, note: str | None = None) -> None:
         """Fire nothing until :meth:`resume`; the note says why.  A tick that runs goes on to its end."""
         at = _id(grain)
-        await self._api.pause(at.type, at.key, name, note)
+        await self._beside(at).pause(at.type, at.key, name, note)
 
     async def resume(self, grain: GrainLike, name: str, note: str | None = None) -> None:
         """Go on with the next grid instant after now; a one-shot whose instant passed fires at once.
@@ -252,7 +261,7 @@ class Reminders:
         Also revives a failed reminder.  One whose grid has ended meanwhile (``until=``) is gone.
         """
         at = _id(grain)
-        await self._api.resume(at.type, at.key, name, note)
+        await self._beside(at).resume(at.type, at.key, name, note)
 
     async def pause_all(self, query: ReminderQuery, note: str | None = None) -> int:
         """Pause every scheduled reminder that fits; how many.  Page by page: a failure leaves some done."""
@@ -272,7 +281,7 @@ class Reminders:
         What is overdue and has not begun is what fires.  Paused: :class:`InvalidSchedule`.
         """
         at = _id(grain)
-        await self._api.trigger_now(at.type, at.key, name)
+        await self._beside(at).trigger_now(at.type, at.key, name)
 
 
 async def _bulk(change: Callable[[_PageKey], Awaitable[BulkPage]]) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from farro.client.errors import InvalidPayload, NotRemote
 from farro.client.identity import GrainId, Key, canonical_key
+from farro.client.requests import RequestCaller
 
 if TYPE_CHECKING:
     from farro.client.interface import Interface, MethodSpec
@@ -30,8 +31,12 @@ class Caller(Protocol):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         timeout: float | None,
+        request_id: str | None = None,
     ) -> Awaitable[Any]:
-        """Call one method.  ``timeout`` in seconds; None: the method's own, else the caller's default."""
+        """Call one method.  ``timeout`` in seconds; None: the method's own, else the caller's default.
+
+        ``request_id`` is for an ``@idempotent_request``; None: one that nobody else has.
+        """
         ...
 
 
@@ -64,9 +69,17 @@ class Reference:
     def grain_id(self) -> GrainId:
         return self._id
 
-    def with_options(self, *, timeout: float | None = None) -> Any:
-        """The same reference, whose calls wait at most ``timeout`` seconds (None: the default again)."""
-        return type(self)(self._id, self._caller, checked_timeout(timeout))
+    def with_options(self, *, timeout: float | None = None, request_id: str | None = None) -> Any:
+        """The same reference with these options and the defaults of all others.
+
+        Its calls wait at most ``timeout`` seconds.  With a ``request_id`` each of its methods that is an
+        ``@idempotent_request`` takes effect once per id, whoever calls it how often within the silo's
+        ``request_window``; the others raise :class:`InvalidPayload`.
+        """
+        caller = self._caller.inner if isinstance(self._caller, RequestCaller) else self._caller
+        if request_id is not None and caller is not None:
+            caller = RequestCaller(caller, request_id)
+        return type(self)(self._id, caller, checked_timeout(timeout))
 
     def __eq__(self, other: object) -> bool:
         return self._id == other._id if isinstance(other, Reference) else NotImplemented

@@ -172,3 +172,14 @@ class PastTick:
     fired_at: datetime
     outcome: str
     detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class TickHistory:
+    """The last ticks of the silos, newest first.
+
+    ``unanswered``: the numbers of silos whose ticks are missing because they did not answer in time.
+    """
+
+    ticks: list[PastTick]
+    unanswered: list[int]

@@ -22,7 +22,14 @@ from farro.client.reminders import (
     TickStatus,
 )
 from farro.client.streams import StreamEvent
-from farro.silo.grains.decorators import call_timeout, cancellable, oneway, operation, readonly
+from farro.silo.grains.decorators import (
+    call_timeout,
+    cancellable,
+    idempotent_request,
+    oneway,
+    operation,
+    readonly,
+)
 from farro.silo.grains.grain import Grain
 from farro.silo.grains.registered import register_reminder
 from farro.silo.grains.stateless import stateless_worker
@@ -66,6 +73,7 @@ __all__ = [
     "UnknownOperation",
     "call_timeout",
     "cancellable",
+    "idempotent_request",
     "oneway",
     "operation",
     "readonly",

@@ -18,12 +18,14 @@ from farro.client.streams import After, EventStream
 from farro.providers.contracts import Provider
 from farro.providers.opening import open_provider
 from farro.silo.cluster.cluster import Cluster
+from farro.silo.cluster.silo_grain import ClusterLook
+from farro.silo.control import Control
 from farro.silo.gateway.address import ListenAddress, reachable
 from farro.silo.gateway.limits import GatewayOptions
 from farro.silo.gateway.websocket import Gateway
 from farro.silo.grains.grain import Grain
 from farro.silo.grains.grain_class import GrainClass
-from farro.silo.membership import Membership
+from farro.silo.membership import Membership, Network
 from farro.silo.metrics import SiloStatistics, TurnFigures
 from farro.silo.options import SiloOptions
 from farro.silo.ownership import Ownership
@@ -32,10 +34,13 @@ from farro.silo.reminders.machine_load import MachineLoad, read_machine_load
 from farro.silo.reminders.management_grain import ReminderManagement
 from farro.silo.rooms import Rooms
 from farro.silo.streams.stream_grains import StreamConsumer, StreamReading
+from farro.silo.system_grains import PartitionGrain, SiloGrain
 
 log = logging.getLogger("farro.silo")
 
 G = TypeVar("G")
+
+SOCKETS = Network()
 
 
 class Silo:
@@ -60,13 +65,24 @@ class Silo:
         advertise: str | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
+        network: Network = SOCKETS,
         machine_load: Callable[[], MachineLoad] = read_machine_load,
     ) -> None:
         self._machine_load = machine_load
+        self._network = network
         self.options = options if options is not None else SiloOptions()
         self.options.validate()
         self._classes = [
-            _declared(each) for each in (*grains, ReminderManagement, StreamReading, StreamConsumer)
+            _declared(each)
+            for each in (
+                *grains,
+                ReminderManagement,
+                StreamReading,
+                StreamConsumer,
+                PartitionGrain,
+                SiloGrain,
+                ClusterLook,
+            )
         ]
         self._store = store
         self._service_id = service_id
@@ -83,6 +99,8 @@ class Silo:
         self._failure: str | None = None
         self._tell_failure: Callable[[str], None] | None = None
         self._tell_stuck: Callable[[str], None] | None = None
+        self._tell_drain: Callable[[str], None] | None = None
+        self._control: Control | None = None
 
     # ---- start
 
@@ -125,8 +143,12 @@ class Silo:
                 service_id=self._service_id,
                 address=self._advertised(),
                 gateway=self._gateway,
+                network=self._network,
                 on_stuck=self._stuck,
             )
+            self._control = rooms.core.control = Control(self.provider, rooms, self._membership)
+            if self._tell_drain is not None:
+                self._control.on_drain(self._tell_drain)
             await self._membership.join()
             await rooms.open()
             if self._gateway is not None:
@@ -156,7 +178,7 @@ class Silo:
     async def _bind_gateway(self, rooms: Rooms) -> None:
         """Have the port before anything is written to the store: one in use leaves no trace there."""
         if self._listen is not None:
-            self._gateway = Gateway(
+            self._gateway = self._network.gateway(
                 self._listen,
                 rooms.catalog,
                 rooms.codec,
@@ -227,8 +249,9 @@ class Silo:
 
     @property
     def healthy(self) -> bool:
-        """Running, and the store takes commits and answers loads and polls."""
-        return self._state == "running" and self._failure is None and self.rooms.healthy
+        """Running, its lease renewed, and the store takes commits and answers loads and polls."""
+        is_up = self._state == "running" and self._failure is None
+        return is_up and self.cluster.healthy and self.rooms.healthy
 
     def statistics(self) -> SiloStatistics:
         """The silo's figures at this moment."""
@@ -287,13 +310,13 @@ class Silo:
             return
         self._state = "stopping"
         limit = self.options.stop_timeout.total_seconds()
-        deadline = asyncio.get_running_loop().time() + limit
+        loop_time = asyncio.get_running_loop().time
+        deadline = loop_time() + limit
         rooms = self.rooms
-        if self._membership is not None:
-            await self._membership.cluster.drain(limit)
+        await self.cluster.drain(limit)
         rooms.begin_nothing_new("this silo is stopping; call another one")
         if self._gateway is not None:
-            await self._gateway.stop(limit)
+            await self._gateway.stop(max(0.0, deadline - loop_time()))
         rooms.catalog.put_all_to_sleep("the silo stops")
         if not await rooms.turns_end(deadline):
             log.warning(
@@ -301,7 +324,7 @@ class Silo:
                 len(rooms.core.running),
                 limit,
             )
-        await self.tear_down(max(0.1, deadline - asyncio.get_running_loop().time()))
+        await self.tear_down(max(0.1, deadline - loop_time()))
         log.info("silo stopped number=%d", self.number)
 
     async def tear_down(self, commit_wait_s: float = 0.1) -> None:
@@ -328,6 +351,15 @@ class Silo:
             await self.provider.close()
         except Exception:
             log.exception("the store did not close in order")
+
+    def on_drain(self, tell: Callable[[str], None]) -> None:
+        """Be told, with the reason, that an operator wants this silo drained; whoever hosts it stops it then.
+
+        Until somebody wants to be told, ``farro cluster drain`` is refused.
+        """
+        self._tell_drain = tell
+        if self._control is not None:
+            self._control.on_drain(tell)
 
     def on_stuck(self, tell: Callable[[str], None]) -> None:
         """Be told, in another thread, that the event loop has stood still for so long that others took over.

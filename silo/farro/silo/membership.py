@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from random import Random
 
 from farro.client.clock import Clock
@@ -12,13 +13,29 @@ from farro.client.cluster_map import ClusterMap
 from farro.providers.contracts import Provider
 from farro.providers.errors import StoreError
 from farro.silo.cluster.cluster import Cluster
+from farro.silo.cluster.death import Refuses, refuses
 from farro.silo.cluster.heartbeat import Beat, Heartbeat
 from farro.silo.cluster.lease import Stage
+from farro.silo.cluster.links import Dial
 from farro.silo.gateway.websocket import Gateway
 from farro.silo.options import ClusterOptions
 from farro.silo.rooms import Rooms
 
 log = logging.getLogger("farro.cluster")
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """How a silo is reached and reaches others; by itself: over sockets.
+
+    ``gateway`` makes what listens, with :class:`Gateway`'s arguments; ``dial`` opens a link to a peer (None: a
+    WebSocket); ``refuses(address)``: does that machine say that nobody listens there?
+    """
+
+    gateway: Callable[..., Gateway] = Gateway
+    dial: Dial | None = None
+    refuses: Refuses = refuses
+
 
 ALONE_RENEW_S = 10.0  # loop seconds between signs of life of a silo that can have no peers
 
@@ -37,6 +54,7 @@ class Membership:
         service_id: str,
         address: str,
         gateway: Gateway | None,
+        network: Network,
         on_stuck: Callable[[str], None],
     ) -> None:
         self._provider = provider
@@ -47,6 +65,7 @@ class Membership:
         self._service_id = service_id
         self._address = address
         self._gateway = gateway
+        self._network = network
         self._on_stuck = on_stuck
         self._lease_s = options.lease.total_seconds() if address else math.inf
         self._cluster: Cluster | None = None
@@ -89,6 +108,8 @@ class Membership:
             lease_s=self._lease_s,
             publish=self._publish,
             on_stage=self._on_stage,
+            dial=self._network.dial,
+            refuses=self._network.refuses,
         )
         rooms.committer.on_fenced = self._cluster.fenced
         if self._gateway is not None:

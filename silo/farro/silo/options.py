@@ -167,11 +167,12 @@ class SiloOptions:
     # makes them at quiet moments instead, looking ten times in this period, and puts them off no longer than
     # this; None leaves the process's collector alone.
     garbage_put_off: timedelta | None = timedelta(minutes=10)
+    request_window: timedelta = timedelta(hours=24)  # how long the answer of an @idempotent_request is kept
     stop_timeout: timedelta = timedelta(seconds=10)  # in-flight turns may finish within it
     allow_insecure_bind: bool = False
 
     def validate(self) -> None:
-        _positive(self, "stop_timeout")
+        _positive(self, "stop_timeout", "request_window")
         if self.switch_interval is not None:
             _positive(self, "switch_interval")
         if self.garbage_put_off is not None:

@@ -9,6 +9,7 @@ from random import Random
 from farro.client.clock import Clock, duration_us
 from farro.client.codec import Codec
 from farro.providers.contracts import Provider
+from farro.silo.activations import requests
 from farro.silo.activations.calls import LocalCaller
 from farro.silo.activations.catalog import Catalog
 from farro.silo.activations.commit import Committer
@@ -23,10 +24,13 @@ from farro.silo.options import ReminderOptions, SiloOptions
 from farro.silo.ownership import Ownership
 from farro.silo.reminders.machine_load import MachineLoad
 from farro.silo.reminders.management import ReminderDesk
+from farro.silo.reminders.management_owners import ClusterDesk
 from farro.silo.reminders.registration import DeclaredReminders
 from farro.silo.reminders.service import ReminderService
 from farro.silo.streams.service import StreamService
 from farro.silo.tasks import TaskOwner
+
+FORGET_TIMES_PER_WINDOW = 48  # so that an answer is kept at most a fiftieth longer than the window
 
 
 class Rooms:
@@ -43,6 +47,7 @@ class Rooms:
         machine_load: Callable[[], MachineLoad],
     ) -> None:
         self._options = options
+        self._provider = provider
         self._clock = clock
         reminders = options.reminders or ReminderOptions()
         activations = options.activations
@@ -56,7 +61,7 @@ class Rooms:
             batch_max=activations.commit_batch_max,
             batch_bytes_max=activations.commit_bytes_max,
         )
-        self.caller = LocalCaller(activations.call_timeout.total_seconds())
+        self.caller = LocalCaller(activations.call_timeout.total_seconds(), random)
         self.codec = Codec(self.caller)
         self._row_maker = RowMaker(clock, ownership, reminders.minimum_period)
         self.core = Core(
@@ -85,6 +90,7 @@ class Rooms:
             options=options.streams,
             random=random,
             classes=classes,
+            caller=self.caller,
         )
         self.reminders: ReminderService | None = None
         if options.reminders is not None:
@@ -106,7 +112,7 @@ class Rooms:
                     rows=self._row_maker,
                 ),
             )
-        self.core.desk = ReminderDesk(
+        here = ReminderDesk(
             provider=provider,
             committer=self.committer,
             ownership=ownership,
@@ -116,6 +122,9 @@ class Rooms:
             service=self.reminders,
             reminders_max=self.core.reminders_max,
         )
+        self.core.desk = ClusterDesk(
+            here, provider=provider, ownership=ownership, caller=self.caller, committer=self.committer
+        )
 
     async def open(self) -> None:
         """Begin what repeats, then streams and reminders: what the latter publish finds its subscribers."""
@@ -123,6 +132,8 @@ class Rooms:
         self.tasks.repeat(self._collect, options.collect_interval.total_seconds(), "collect")
         watch = TurnWatch(self.core, options.slow_turn.total_seconds())
         self.tasks.repeat(watch.look, options.slow_turn.total_seconds() / 2, "watch turns")
+        window_s = self._clock.loop_seconds(duration_us(self._options.request_window))
+        self.tasks.repeat(self._forget_requests, window_s / FORGET_TIMES_PER_WINDOW, "forget requests")
         await self.streams.start()
         if self.reminders is not None:
             await self._open_reminders(self.reminders)
@@ -142,6 +153,10 @@ class Rooms:
     def quiet(self) -> bool:
         """No turn runs, and no reminder is due."""
         return not (self.core.running or (self.reminders is not None and self.reminders.held.queue.ready))
+
+    async def _forget_requests(self) -> None:
+        window_us = duration_us(self._options.request_window)
+        await requests.forget_old(self._provider, self._clock, window_us)
 
     async def _collect(self) -> None:
         self.catalog.collect()

@@ -26,7 +26,7 @@ class TaskOwner:
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in the order of starting, which is that of ending
         self._forget_at = FORGET_FROM
         self._loop = asyncio.get_running_loop()
         self.stopping = False
@@ -41,7 +41,7 @@ class TaskOwner:
     ) -> asyncio.Task[None]:
         """Run ``coro`` as a task.  What it raises is logged once, with its name."""
         task = self._loop.create_task(coro, name=name or self._name, context=context)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._done)
         return task
 
@@ -59,7 +59,7 @@ class TaskOwner:
 
     def adopt(self, task: asyncio.Task[None]) -> None:
         """From now on the parked task counts, as if begun by :meth:`start_turn`."""
-        self._tasks.add(task)
+        self._tasks[task] = None
         if len(self._tasks) >= self._forget_at:
             self._forget_at = max(FORGET_FROM, 2 * len(self._at_work()))
 
@@ -80,7 +80,7 @@ class TaskOwner:
         return self.start(forever(), name)
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if task.cancelled():
             return
         error = task.exception()
@@ -97,10 +97,10 @@ class TaskOwner:
             await asyncio.wait(self._at_work(), timeout=left, return_when=asyncio.FIRST_COMPLETED)
         return True
 
-    def _at_work(self) -> set[asyncio.Task[None]]:
+    def _at_work(self) -> list[asyncio.Task[None]]:
         """The tasks that are left."""
-        self._tasks = {task for task in self._tasks if not task.done()}
-        return set(self._tasks)
+        self._tasks = {task: None for task in self._tasks if not task.done()}
+        return list(self._tasks)
 
     async def stop(self, give_up_after_s: float = GIVE_UP_S) -> None:
         """Cancel every task and wait for the last one.  Repeatable.  Never cancels the caller itself.
@@ -110,7 +110,7 @@ class TaskOwner:
         self.stopping = True
         own = asyncio.current_task()
         deadline = self._loop.time() + give_up_after_s
-        while waiting := self._at_work() - {own}:
+        while waiting := [task for task in self._at_work() if task is not own]:
             if self._loop.time() >= deadline:
                 log.error(
                     "%d tasks of %s do not end although they were cancelled; they are left behind: %s",

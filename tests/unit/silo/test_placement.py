@@ -184,7 +184,7 @@ def test_a_stateless_worker_lives_here() -> None:
     reminders = place_of("farro.reminders", "thumbnails/x", None, 64, {"thumbnails": worker}.get)
     assert reminders == partition_of("farro.reminders", "thumbnails/x", 64)
     ownership = Ownership(64)
-    ownership.serve("thumbnails", worker)
+    ownership.know("thumbnails", worker)
     with pytest.raises(InvalidPayload, match="thumbnails/x lives in no partition"):
         ownership.partition_of("thumbnails", "x")
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import math
+from random import Random
 from typing import Any
 
 from farro.client.errors import CallCycle, CallTimeout, FarroError, SiloUnavailable
 from farro.client.interface import MethodSpec
+from farro.client.requests import Repeats, Request, checked_request_id
 from farro.silo.activations.activation import Activation
 from farro.silo.activations.catalog import Catalog
 from farro.silo.activations.invocation import Invocation
+from farro.silo.activations.requests import made_by
 from farro.silo.grains.context import CURRENT, Link, Turn
 
 Address = tuple[str, str]  # grain type and key
@@ -25,8 +28,10 @@ class LocalCaller:
     the answer is the same as between silos; the bytes in between are left out.
     """
 
-    def __init__(self, call_timeout_s: float) -> None:
+    def __init__(self, call_timeout_s: float, random: Random) -> None:
         self._timeout_s = call_timeout_s
+        self._random = random
+        self._closed = False
         self._loop = asyncio.get_running_loop()
         self._deadlines = Deadlines(self._loop)
         self._catalog: Catalog | None = None
@@ -43,8 +48,16 @@ class LocalCaller:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         timeout: float | None,  # noqa: ASYNC109 - a deadline that travels with the call
+        request_id: str | None = None,
+        request: Request | None = None,
     ) -> Any:
-        """Call and wait for the result; raises a :class:`FarroError`."""
+        """Call and wait for the result; raises a :class:`FarroError`.
+
+        ``request`` is one attempt of a request; with a ``request_id``, or where the method is an
+        ``@idempotent_request``, as many are made as its deadline allows.
+        """
+        if request is None and (spec.idempotent or request_id is not None):
+            return await self._request(grain_type, grain_key, spec, args, kwargs, timeout, request_id)
         assert self._catalog is not None
         wire_args, wire_kwargs = spec.encode_call(args, kwargs)
         turn = CURRENT.get()
@@ -62,6 +75,7 @@ class LocalCaller:
             external=turn is None,
             inline=not spec.oneway,
         )
+        call.request = request
         if spec.oneway:
             call.chain = ()
             self._catalog.submit(call)
@@ -84,6 +98,32 @@ class LocalCaller:
             raise
         finally:
             self._deadlines.discard(call)
+
+    async def _request(
+        self,
+        grain_type: str,
+        grain_key: str,
+        spec: MethodSpec,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        timeout: float | None,  # noqa: ASYNC109 - of all attempts together
+        request_id: str | None,
+    ) -> Any:
+        turn = CURRENT.get()
+        deadline, _ = self._inherited(turn, spec.timeout if timeout is None else timeout)
+        if request_id is None:
+            request = made_by(turn, f"{grain_type}/{grain_key}.{spec.name}", self._random)
+        else:
+            request = Request(checked_request_id(request_id), again=True)
+        repeats = Repeats(self._random)
+        while True:
+            left = deadline - self._loop.time()
+            try:
+                return await self.invoke(grain_type, grain_key, spec, args, kwargs, left, None, request)
+            except FarroError as error:
+                pause_s = repeats.after(error, 0.0 if self._closed else deadline - self._loop.time())
+            await asyncio.sleep(pause_s)
+            request = Request(request.id, again=True)
 
     def _inherited(self, turn: Turn | None, timeout: float | None) -> tuple[float, tuple[Link, ...]]:
         deadline = self._loop.time() + (self._timeout_s if timeout is None else timeout)
@@ -118,6 +158,7 @@ class LocalCaller:
         return False
 
     def close(self) -> None:
+        self._closed = True
         self._deadlines.close()
 
 

@@ -23,10 +23,11 @@ from farro.silo.activations.core import Core
 from farro.silo.activations.failures import printable
 from farro.silo.activations.invocation import Invocation
 from farro.silo.activations.phases import Phase
-from farro.silo.activations.workers import Workers
+from farro.silo.activations.workers import NO_PARTITION, Workers
 from farro.silo.grains.grain_class import RECEIVE_REMINDER, SYSTEM_PREFIX, GrainClass, Operation
+from farro.silo.placement import OnSilo
 
-Elsewhere = Callable[[Invocation, int], None]  # the call and the partition of its grain
+Elsewhere = Callable[[Invocation, int | OnSilo], None]  # the call and the place of its grain
 
 LOOK_AGAIN_S = 0.02
 
@@ -44,7 +45,7 @@ class Catalog:
         self._refusing: str | None = None
         self._closed = False
         self.elsewhere: Elsewhere = _nowhere
-        self._leaving: set[Activation] = set()
+        self._leaving: dict[Activation, None] = {}  # in the order they woke
         self._left: asyncio.Event | None = None
         for known in classes:
             for operation in known.operations.values():
@@ -55,7 +56,7 @@ class Catalog:
                     f"two grain classes are named {known.type_name!r}: {other.where} and {known.where}; "
                     "give one of them another name="
                 )
-            core.ownership.serve(known.type_name, known)
+            core.ownership.know(known.type_name, known)
 
     def __len__(self) -> int:
         """How many grains are awake; what the silo itself is made of does not count."""
@@ -131,8 +132,14 @@ class Catalog:
             return
         core = self._core
         ownership = core.ownership
-        partition = ownership.partition_of(call.grain_type, call.grain_key)
-        if (
+        partition = ownership.place_of(call.grain_type, call.grain_key)
+        if not isinstance(partition, int):
+            assert isinstance(partition, OnSilo), "stateless workers have gone their way"
+            if partition.number != core.committer.owner:
+                self.elsewhere(call, partition)
+                return
+            partition = NO_PARTITION
+        elif (
             ownership.owned(partition) is None
             or (partition in ownership.closing and not call.chain)
             or core.loop.time() >= core.suspect_from
@@ -168,7 +175,7 @@ class Catalog:
             del self._awake[key]
             self._system_awake -= activation.known.system
         if self._leaving and activation in self._leaving:
-            self._leaving.discard(activation)
+            self._leaving.pop(activation, None)
             if self._left is not None and not self._leaving:
                 self._left.set()
 
@@ -220,7 +227,7 @@ class Catalog:
         Calls that come from outside wait for the next owner from now on; running turns, and what they call
         within, go on for ``limit_s`` seconds at most.  One at a time.
         """
-        self._leaving = {each for each in self._awake.values() if each.partition in partitions}
+        self._leaving = {each: None for each in self._awake.values() if each.partition in partitions}
         self._left = asyncio.Event()
         deadline = self._core.loop.time() + limit_s
         try:
@@ -235,7 +242,7 @@ class Catalog:
                 except TimeoutError:
                     continue  # one that was still loading can be put to sleep now
         finally:
-            self._leaving, self._left = set(), None
+            self._leaving, self._left = {}, None
 
     def drop(self, partitions: frozenset[int]) -> None:
         """Forget whatever is awake in partitions that are this silo's no more; who waits goes elsewhere."""
@@ -243,6 +250,6 @@ class Catalog:
             each.discard()
 
 
-def _nowhere(call: Invocation, partition: int) -> None:
+def _nowhere(call: Invocation, place: int | OnSilo) -> None:
     """A silo alone, without a cluster: nobody else can serve what it does not own."""
-    call.respond(None, Fenced(f"this silo does not own partition {partition} of {call.target}"))
+    call.respond(None, Fenced(f"this silo does not own {call.target}, which lives in {place}"))

@@ -220,6 +220,8 @@ def _size(commit: Commit) -> int:
         size += len(commit.grain.state)
     for event in commit.events:
         size += len(event.payload)
+    if commit.request is not None:
+        size += len(commit.request.answer)
     return size
 
 

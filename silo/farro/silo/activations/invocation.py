@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from farro.client.errors import FarroError
 from farro.client.interface import MethodSpec
 from farro.client.reminders import Tick
+from farro.client.requests import Request
 from farro.providers.rows import EventRow, Settle, Watermark
 from farro.silo.grains.context import Link
 from farro.silo.grains.grain_class import Operation
@@ -78,6 +79,7 @@ class Invocation:
         "operation",
         "over",
         "readonly",
+        "request",
         "respond",
     )
 
@@ -108,6 +110,7 @@ class Invocation:
         self.forwarded = False  # by a peer, which has found out that its grain lives here: never sent on
         self.delivery = delivery
         self.inline = inline  # its turn may begin, and even end, before ``submit`` returns
+        self.request: Request | None = None  # of an @idempotent_request
         self.operation: Operation | None = None  # found by the catalog
         self.readonly = False
         self.cancelled = False

@@ -52,6 +52,13 @@ class Loader:
         self.read(grain_type, grain_key, partial(_resolve, future))
         return await future
 
+    async def answer_to(self, grain_type: str, grain_key: str, request_id: str) -> bytes | None:
+        """What the grain has answered to a request.  Raises :class:`StorageUnavailable`."""
+        try:
+            return await self._provider.answer_to(grain_type, grain_key, request_id)
+        except StoreError as error:
+            raise StorageUnavailable(f"the answer to a request could not be read: {error}") from error
+
     async def _drain(self) -> None:
         try:
             while self._queue:

@@ -12,7 +12,16 @@ from farro.client.errors import (
     IncompatibleState,
     InvalidPayload,
 )
-from farro.providers.rows import Commit, GrainRow, GrainWrite, OutboxRow, Outcome, ReminderChange, Verdict
+from farro.providers.rows import (
+    Commit,
+    GrainRow,
+    GrainWrite,
+    OutboxRow,
+    Outcome,
+    ReminderChange,
+    RequestRow,
+    Verdict,
+)
 from farro.silo.activations.invocation import Consumption
 from farro.silo.grains.context import Turn
 
@@ -57,10 +66,12 @@ def changes(
     reminders: tuple[ReminderChange, ...] = ()
     outbox: tuple[OutboxRow, ...] = ()
     events = consumed.events
+    request: RequestRow | None = None
     if turn.has_effects:
         effects = turn.effects
         reminders, outbox = tuple(effects.reminders), tuple(effects.outbox)
         events = (*effects.events, *events)
+        request = effects.request
     return Commit(
         activation.partition,
         core.ownership.epoch(activation.partition),
@@ -73,6 +84,7 @@ def changes(
         outbox,
         consumed.watermarks,
         core.reminders_max if reminders else 0,
+        request,
     )
 
 

@@ -24,7 +24,8 @@ from farro.client.errors import (
     GrainCallFailed,
     SiloStopping,
 )
-from farro.providers.rows import GrainRow, Verdict
+from farro.providers.rows import GrainRow, Outcome, Verdict
+from farro.silo.activations import requests
 from farro.silo.activations.failures import describe, failed, printable
 from farro.silo.activations.invocation import Consumption, Invocation
 from farro.silo.activations.turn_commit import absorb, changes, check_place
@@ -58,6 +59,7 @@ class Turns:
         """
         try:
             operation, delivery, readonly = call.operation, call.delivery, call.readonly
+            request = call.request
             assert operation is not None
             spec = operation.spec
             turn = self._open(
@@ -67,6 +69,7 @@ class Turns:
             encoded: bytes | None = None
             error: FarroError | None = None
             in_code = False
+            first: bytes | None = None  # what the request was answered with before
             try:
                 if delivery is not None:
                     turn.tick, args, kwargs = delivery.begin(spec)
@@ -74,11 +77,19 @@ class Turns:
                     args, kwargs = spec.decode_call(call.args, call.kwargs)
                 if spec.cancellable:
                     call.cancel_running = _cancel_current()
-                in_code = True
-                result = await operation.function(activation.grain, *args, **kwargs)
-                answer = spec.encode_result(result)
-                if not readonly:
-                    encoded = self._encoded_state(activation)
+                if request is not None:
+                    requests.begin(turn, call, request)
+                    first = await requests.first_answer(self._core, call, request)
+                if first is None:
+                    in_code = True
+                    result = await operation.function(activation.grain, *args, **kwargs)
+                    answer = spec.encode_result(result)
+                    if request is not None:
+                        requests.keep(self._core, turn, call, request, answer)
+                    if not readonly:
+                        encoded = self._encoded_state(activation)
+                else:
+                    answer, encoded = requests.unpacked(self._core, first), activation.baseline
             except KeyboardInterrupt:
                 raise
             except BaseException as raised:  # whatever it is, the caller hears of it and the grain goes on
@@ -324,12 +335,17 @@ class Turns:
     ) -> None:
         """The store has answered the turn's commit, or will not."""
         try:
-            if verdict is not None:
+            keep = False
+            if verdict is not None and verdict.outcome is Outcome.REPEATED:
+                assert verdict.answer is not None
+                answer = requests.unpacked(self._core, verdict.answer)
+            elif verdict is not None:
                 error = absorb(activation, encoded, verdict)
+                keep = error is None
             if error is not None:
                 log.warning("commit failed grain=%s: %s", printable(call.target), printable(str(error)))
-            destroyed = error is None and turn.destroys
-            self._end(activation, call, keep=error is None, destroyed=destroyed, answer=answer, error=error)
+            destroyed = keep and turn.destroys
+            self._end(activation, call, keep=keep, destroyed=destroyed, answer=answer, error=error)
         except KeyboardInterrupt:
             raise
         except BaseException as defect:

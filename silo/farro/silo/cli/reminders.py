@@ -226,7 +226,7 @@ def show_command(
     run(work())
 
 
-@reminders.command(short_help="Print the last ticks of a silo.")
+@reminders.command(short_help="Print the last ticks.")
 @click.argument("grain_type", metavar="[TYPE", required=False)
 @click.argument("grain_key", metavar="KEY", required=False)
 @click.argument("name", metavar="[NAME]]", required=False)
@@ -242,21 +242,23 @@ def show_command(
 def history(
     grain_type: str | None, grain_key: str | None, name: str | None, silo_url: str, as_json: bool, limit: int
 ) -> None:
-    """Print the last ticks that the silo remembers, newest first: all, of a grain, or of one reminder."""
+    """Print the last ticks that the silos remember, newest first: all, of a grain, or of one reminder."""
     if grain_type is not None and grain_key is None:
         raise click.UsageError("a grain is named by TYPE and KEY")
     grain = None if grain_type is None or grain_key is None else grain_of(grain_type, grain_key)
 
     async def work() -> None:
         async with of_silo(silo_url) as reminders:
-            ticks = await reminders.history(grain, name, limit)
+            history = await reminders.history(grain, name, limit)
         writer: show.Writer = show.JsonArray() if as_json else show.Table(show.TICK_COLUMNS)
-        for tick in ticks:
+        for tick in history.ticks:
             writer.add(show.tick_fields(tick) if as_json else show.tick_columns(tick))
-        if ticks or as_json:
+        if history.ticks or as_json:
             writer.end()
         else:
             click.echo("no tick is remembered", err=True)
+        for number in history.unanswered:
+            click.echo(f"silo {number} did not answer: its ticks are missing", err=True)
 
     run(work())
 

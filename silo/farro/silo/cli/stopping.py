@@ -49,6 +49,11 @@ class Stop:
         watchdog.daemon = True
         watchdog.start()
 
+    def end_stuck(self, reason: str) -> None:
+        """End the process at once, from whatever thread: its loop stands still and hears nothing."""
+        self._announce(f"{reason}; ended at once")
+        _end_now(1)
+
     def _cut_off(self) -> None:
         """Code that blocks the loop, or a thread that never returns, must not keep the process alive."""
         self._announce(f"something blocks: ended after {self._limit_s:g} s; what was not committed is undone")

@@ -21,16 +21,20 @@ _MASK = (1 << 64) - 1
 
 def assignment(silos: Iterable[int], partitions: int) -> list[int]:
     """The target of each partition, a silo number; 0 when there is no silo."""
-    numbers = sorted(set(silos))
+    return list(_assignment(tuple(sorted(set(silos))), partitions))
+
+
+@lru_cache(maxsize=16)  # asked for at every look, and silos seldom come or go
+def _assignment(numbers: tuple[int, ...], partitions: int) -> tuple[int, ...]:
     if not numbers:
-        return [0] * partitions
+        return (0,) * partitions
     room = dict.fromkeys(numbers, ceil(SHARE_MAX * partitions / len(numbers)))
     targets: list[int] = []
     for ranks in zip(*(_ranks(number, partitions) for number in numbers), strict=True):
         _, best = max((rank, number) for rank, number in zip(ranks, numbers, strict=True) if room[number])
         room[best] -= 1
         targets.append(best)
-    return targets
+    return tuple(targets)
 
 
 @lru_cache(maxsize=64)

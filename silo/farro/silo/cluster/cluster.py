@@ -29,12 +29,13 @@ from farro.silo.activations.invocation import Invocation
 from farro.silo.cluster import balance, death
 from farro.silo.cluster.heartbeat import Beat, Heartbeat
 from farro.silo.cluster.lease import Lease, Stage
-from farro.silo.cluster.links import Links
+from farro.silo.cluster.links import Dial, Links
 from farro.silo.cluster.observing import Observer
 from farro.silo.cluster.partitions import Partitions
 from farro.silo.cluster.router import Router
 from farro.silo.metrics import ClusterFigures
 from farro.silo.options import ClusterOptions
+from farro.silo.placement import OnSilo
 from farro.silo.tasks import TaskOwner
 
 log = logging.getLogger("farro.cluster")
@@ -63,6 +64,7 @@ class Cluster:
         lease_s: float,
         publish: Callable[[ClusterMap], None],
         on_stage: Callable[[Stage], None],
+        dial: Dial | None = None,
         refuses: death.Refuses = death.refuses,
     ) -> None:
         self.row = row
@@ -72,7 +74,13 @@ class Cluster:
         self._core = core
         self._ownership = core.ownership
         self._links = Links(
-            row.number, service_id, core.codec, random, on_down=self._link_down, on_news=self.news
+            row.number,
+            service_id,
+            core.codec,
+            random,
+            on_down=self._link_down,
+            on_news=self.news,
+            dial=dial,
         )
         self._router = Router(row.number, self._ownership, core.catalog, self._links, random)
         self._clock = clock
@@ -105,6 +113,11 @@ class Cluster:
     @property
     def number(self) -> int:
         return self.row.number
+
+    @property
+    def healthy(self) -> bool:
+        """The lease is being renewed."""
+        return self._lease.stage(self._loop.time()) is Stage.HEALTHY
 
     @property
     def has_peers(self) -> bool:
@@ -182,6 +195,7 @@ class Cluster:
         """The heartbeat's answer."""
         if beat.error is not None:
             log.info("silo %d could not renew: %s", beat.number, beat.error)
+            self._asked.set()  # the look finds out whether the store is silent or another one
             return
         if beat.view is None:
             self._tasks.start(self._join_again(), "join again")
@@ -214,11 +228,11 @@ class Cluster:
         log.info("partition %d is another silo's", partition)
         self._asked.set()
 
-    def _elsewhere(self, call: Invocation, partition: int) -> None:
-        if self._ownership.owned(partition) is not None:
-            self._router.hold(call, partition)  # suspect, frozen, or being handed over
+    def _elsewhere(self, call: Invocation, place: int | OnSilo) -> None:
+        if isinstance(place, int) and self._ownership.owned(place) is not None:
+            self._router.hold(call, place)  # suspect, frozen, or being handed over
         else:
-            self._router.submit(call, partition)
+            self._router.submit(call, place)
 
     # ---- the lease
 
@@ -400,6 +414,6 @@ class Cluster:
         self._publish(map_)
 
 
-def _closed(call: Invocation, partition: int) -> None:
-    del partition
+def _closed(call: Invocation, place: int | OnSilo) -> None:
+    del place
     call.respond(None, SiloStopping(f"this silo has stopped and does not serve {call.target} any more"))

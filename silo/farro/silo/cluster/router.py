@@ -159,6 +159,7 @@ class Router:
             call.deadline,
             False,  # a @oneway call too is answered on a link: one that met no owner must not be lost
             call.chain,
+            call.request,
         )
         assert future is not None
         self._forwarded += 1

@@ -40,6 +40,7 @@ from farro.client.protocol import (
     GOAWAY,
     NEWS,
     REPLY,
+    REQUEST_VERSION,
     Hello,
     Message,
     bad_target,
@@ -49,8 +50,10 @@ from farro.client.protocol import (
     check_news,
     map_message,
     messages_of,
+    request_of,
     welcome,
 )
+from farro.client.requests import Request
 from farro.client.sockets import Socket
 from farro.silo.activations.invocation import Invocation
 from farro.silo.gateway.answers import as_farro_error, sendable_error
@@ -248,6 +251,12 @@ class Session:
         return 0 if self._hello is None else self._hello.silo
 
     def _call(self, message: Message, share: int, now: float) -> None:
+        request: Request | None = None
+        if len(message) > 9:
+            assert self._hello is not None
+            if self._hello.version < REQUEST_VERSION:
+                raise ProtocolError(f"version {self._hello.version} of the protocol carries no requests")
+            request = request_of(message)
         _, call_id, grain_type, key, method, args, kwargs, timeout_ms, chain = message
         in_flight = self._in_flight
         if call_id == 0:
@@ -275,6 +284,7 @@ class Session:
             () if chain is None else tuple(map(tuple, chain)),
             partial(self._respond, call_id, share),
         )
+        call.request = request
         if self._from_peer:
             call.forwarded, call.external = True, False
         in_flight[call_id] = call

@@ -23,7 +23,7 @@ class Sessions:
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared
-        self._sessions: set[Session] = set()
+        self._sessions: dict[Session, None] = {}  # in the order they came
         self._tasks = TaskOwner("gateway")
         self._stopping = False
 
@@ -33,14 +33,14 @@ class Sessions:
     async def serve(self, socket: Socket, peer: str, abort: Callable[[], None]) -> None:
         """Serve that socket until it ends.  ``abort`` ends it without a word."""
         session = Session(socket, peer, self._shared, abort)
-        self._sessions.add(session)
+        self._sessions[session] = None
         if self._stopping:
             session.go_away("the silo is stopping")
         writer = self._tasks.start(session.write(), f"writer {peer}")
         try:
             await session.read()
         finally:
-            self._sessions.discard(session)
+            self._sessions.pop(session, None)
             writer.cancel()
 
     def publish(self, cluster: ClusterMap) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextvars import Context, ContextVar
+from hashlib import blake2b
 
 from farro.client.errors import TurnEnded
 from farro.client.identity import GrainId
@@ -12,16 +13,35 @@ from farro.silo.grains.effects import Effects
 Link = tuple[str, str, str, bool]
 
 
+class RequestIds:
+    """The ids of the requests that one turn makes.
+
+    ``base`` names the turn.  A turn that is run again under the same name gives its calls the same ids, in
+    the order they are made, so that what they did the first time is not done twice.
+    """
+
+    __slots__ = ("_base", "_made")
+
+    def __init__(self, base: str) -> None:
+        self._base = base
+        self._made = 0
+
+    def next(self, target: str) -> str:
+        """An id for the next call, to ``TYPE/KEY.METHOD``: 32 hexadecimal digits."""
+        self._made += 1
+        return blake2b(f"{self._base}\x00{self._made}\x00{target}".encode(), digest_size=16).hexdigest()
+
+
 class Turn:
     """One message being worked on.  ``open`` until its code has returned or raised.
 
     ``owner`` is the grain object, ``before`` the calls that led to it; ``deadline`` and ``started_at`` are
-    loop time.
+    loop time.  ``request_id`` is that of the request it answers, if it does.
     """
 
     __slots__ = (
-        "_before", "_effects", "_id", "deadline", "method", "open", "owner", "readonly", "started_at", "tick",
-        "warned",
+        "_before", "_effects", "_id", "deadline", "method", "open", "owner", "readonly", "request_id",
+        "requests", "started_at", "tick", "warned",
     )  # fmt: skip
 
     def __init__(
@@ -44,6 +64,8 @@ class Turn:
         self.tick: Tick | None = None
         self.open = True
         self.warned = False
+        self.request_id: str | None = None
+        self.requests: RequestIds | None = None
         self._effects: Effects | None = None
 
     @property

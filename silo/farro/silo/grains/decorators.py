@@ -47,6 +47,23 @@ def cancellable(method: F) -> F:
     return method
 
 
+@_bare
+def idempotent_request(method: F) -> F:
+    """A call takes effect once, however often it is sent: a repeated one is answered with the first result.
+
+    Each call carries a request id: one of its own, or the one that ``with_options(request_id="…")`` of a
+    reference gives.  The turn's commit keeps the result under that id, method and grain, for
+    ``SiloOptions.request_window`` (24 h).  Clients and silos therefore send such a call again by themselves
+    when its outcome is unknown, until its deadline.  Only what returned is remembered: a method that raises
+    has changed nothing and may be tried again.  What its code does *outside* the commit may happen twice.
+
+    A call costs a commit even if the method changes nothing; the result takes at most 256 KiB.  Not together
+    with ``@readonly`` or ``@oneway``.  Source: design/cluster.md, "Calls across silos".
+    """
+    method.__farro_idempotent__ = True  # type: ignore[attr-defined]
+    return method
+
+
 def call_timeout(timeout: timedelta) -> Callable[[F], F]:
     """The deadline that calls of this method get when the caller names none (30 s otherwise)."""
     seconds = timeout.total_seconds()

@@ -13,6 +13,7 @@ from farro.providers.rows import (
     PutReminder,
     ReminderChange,
     ReminderRow,
+    RequestRow,
     put_over,
 )
 
@@ -20,7 +21,7 @@ from farro.providers.rows import (
 class Effects:
     """The intents of one turn, in the order asked.  Nothing here has left memory."""
 
-    __slots__ = ("_readonly", "destroy", "events", "outbox", "reminders")
+    __slots__ = ("_readonly", "destroy", "events", "outbox", "reminders", "request")
 
     def __init__(self, readonly: bool) -> None:
         self._readonly = readonly
@@ -28,9 +29,10 @@ class Effects:
         self.events: list[EventRow] = []
         self.outbox: list[OutboxRow] = []
         self.destroy = False
+        self.request: RequestRow | None = None  # what the turn answers, to be remembered
 
     def __bool__(self) -> bool:
-        return bool(self.destroy or self.reminders or self.events or self.outbox)
+        return bool(self.destroy or self.reminders or self.events or self.outbox or self.request)
 
     def check(self, what: str) -> None:
         """Raise unless this turn may still ask for ``what``."""

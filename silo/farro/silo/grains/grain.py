@@ -61,6 +61,9 @@ class GrainRuntime(Protocol):
     @property
     def streams(self) -> Any: ...
 
+    @property
+    def control(self) -> Any: ...
+
     def deactivate(self, grain: Grain[Any]) -> None: ...
 
 
@@ -122,7 +125,7 @@ class Grain(Generic[S]):
 
     @property
     def turn(self) -> Turn:
-        """The running turn: ``caller``, ``deadline`` (loop time), ``chain``."""
+        """The running turn: ``caller``, ``deadline`` (loop time), ``chain``, ``request_id``."""
         return turn_of(self, "self.turn")
 
     @property
@@ -160,8 +163,11 @@ class Grain(Generic[S]):
 
     # ---- other grains
 
-    def with_options(self, *, timeout: float | None = None) -> Self:
-        """On a reference: the same grain, called with another deadline (seconds)."""
+    def with_options(self, *, timeout: float | None = None, request_id: str | None = None) -> Self:
+        """On a reference: the same grain, called with another deadline (seconds), as one request of that id.
+
+        ``request_id`` is for methods that are an ``@idempotent_request``.
+        """
         raise NotRemote(f"with_options() is for references; this is the grain {self._farro_id} itself")
 
     def grain(self, cls: type[G], key: Key) -> G:

@@ -178,7 +178,7 @@ class HeldReminders:
         self.owner_changed(partitions)
 
     def let_go(self, entry: Entry) -> None:
-        """The entry's commit was fenced: another silo owns its partition, or the next poll brings it again."""
+        """Its commit was fenced: another silo owns the partition, or the next poll brings it again."""
         if not entry.dead:
             self.queue.kill(entry)
 

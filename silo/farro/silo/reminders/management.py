@@ -1,4 +1,4 @@
-"""The management verbs: reads of the table, and edits as fenced row commits by the partition's owner.
+"""The management verbs on the partitions of this silo: edits as fenced row commits by their owner.
 
 An edit activates no grain and waits for no mailbox; it acts at once, also on what is queued and while a
 handler runs.  Edits of a reminder's progress name the occurrence they mean, so one that loses a race against
@@ -8,8 +8,9 @@ a tick's commit is tried again on what stands then.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from farro.client.clock import Clock, from_us
 from farro.client.errors import (
@@ -22,18 +23,13 @@ from farro.client.errors import (
     UnknownOperation,
 )
 from farro.client.identity import GrainId
-from farro.client.management import BulkPage
 from farro.client.reminders import (
     MissedReminderAction,
     PastTick,
     ReminderPriority,
-    ReminderQuery,
 )
 from farro.providers.contracts import Provider
 from farro.providers.rows import (
-    FAILED,
-    PAUSED,
-    SCHEDULED,
     Commit,
     DeleteReminder,
     EditReminder,
@@ -50,18 +46,21 @@ from farro.silo.activations.commit import Committer
 from farro.silo.grains.reminder_rows import RowMaker, checked_name
 from farro.silo.ownership import Ownership
 from farro.silo.reminders.management_moves import checked_note, paused, repaired, resumed, triggered
-from farro.silo.reminders.management_reading import PageKey, ReminderReader, checked_limit, name_key
+from farro.silo.reminders.management_reading import ReminderReader, checked_limit
 from farro.silo.reminders.service import ReminderService
 from farro.silo.schedules.missed import NOTE_CHARACTERS_MAX, progress_of
 
 BULK_MAX = 500  # reminders that one call of a bulk verb changes: well within a call's deadline
 TRIES = 5  # races against ticks that one edit may lose
 
+T = TypeVar("T")
+Names = list[tuple[str, str, str]]
+"""Grain type, grain key and reminder name of each."""
 Moves = Callable[[ReminderRow], Progress | None]
 
 
 class ReminderDesk:
-    """The verbs of one silo; ``look`` has those that only read."""
+    """The verbs of one silo on what it owns, else :class:`Fenced`; ``look`` has those that only read."""
 
     def __init__(
         self,
@@ -193,26 +192,35 @@ class ReminderDesk:
                 return
         raise Conflict(f"reminder {name!r} of {grain} moved {TRIES} times while it was edited; try again")
 
-    # ---- in bulk
+    # ---- several
 
-    async def pause_all(self, query: ReminderQuery, note: str | None, page: PageKey) -> BulkPage:
-        note = checked_note(note)
-        rows = await self.look.rows(query, BULK_MAX, page, (SCHEDULED,))
+    async def pause_rows(self, rows: Sequence[ReminderRow], note: str | None) -> int:
         return await self._move_each(rows, lambda row: paused(row, note))
 
-    async def resume_all(self, query: ReminderQuery, note: str | None, page: PageKey) -> BulkPage:
+    async def resume_rows(self, rows: Sequence[ReminderRow], note: str | None) -> int:
         """What cannot be read stays failed."""
-        note = checked_note(note)
-        rows = await self.look.rows(query, BULK_MAX, page, (PAUSED, FAILED))
         return await self._move_each(rows, lambda row: resumed(row, self._clock.now(), note))
 
-    async def delete_all(self, query: ReminderQuery, page: PageKey) -> BulkPage:
-        rows = await self.look.rows(query, BULK_MAX, page)
-        commits = [self._hand_over(_id(row), changes=(DeleteReminder(row.name),)) for row in rows]
-        await self._all_of(rows, commits)
-        return _bulk_page(rows, len(rows))
+    async def delete_rows(self, rows: Sequence[ReminderRow]) -> int:
+        return await self.delete_some([(row.grain_type, row.grain_key, row.name) for row in rows])
 
-    async def _move_each(self, rows: Sequence[ReminderRow], moves: Moves) -> BulkPage:
+    async def pause_some(self, names: Names, note: str | None) -> int:
+        """:meth:`pause_rows` for those who know no more of the reminders than their names."""
+        note = checked_note(note)
+        return await self._move_some(names, lambda row: paused(row, note))
+
+    async def resume_some(self, names: Names, note: str | None) -> int:
+        note = checked_note(note)
+        return await self._move_some(names, lambda row: resumed(row, self._clock.now(), note))
+
+    async def delete_some(self, names: Names) -> int:
+        _check_count(names)
+        grains = [(GrainId(grain_type, key), name) for grain_type, key, name in names]
+        commits = [self._hand_over(grain, changes=(DeleteReminder(name),)) for grain, name in grains]
+        await self._all_of([grain for grain, _ in grains], commits)
+        return len(names)
+
+    async def _move_each(self, rows: Sequence[ReminderRow], moves: Moves) -> int:
         """Move a page of reminders by as few transactions as the committer makes of it."""
         moved: list[ReminderRow] = []
         commits: list[asyncio.Future[Verdict]] = []
@@ -224,17 +232,22 @@ class ReminderDesk:
             moved.append(row)
             commits.append(self._hand_over(_id(row), settle=settle))
         count = 0
-        for row, verdict in zip(moved, await self._all_of(moved, commits), strict=True):
-            count += verdict.settled or await self._moved_late(row, moves)
+        verdicts = await self._all_of([_id(row) for row in moved], commits)
+        for row, verdict in zip(moved, verdicts, strict=True):
+            # not settled: a tick's commit came before the move of this row; once more, on what stands now
+            count += verdict.settled or await self._moved(_id(row), row.name, moves)
         self._look_again()
-        return _bulk_page(rows, count)
+        return count
 
-    async def _moved_late(self, row: ReminderRow, moves: Moves) -> bool:
-        """A tick's commit came before the move of this row: once more, on what stands now."""
+    async def _move_some(self, names: Names, moves: Moves) -> int:
+        _check_count(names)
+        return sum(await all_of(self._moved(GrainId(of, key), name, moves) for of, key, name in names))
+
+    async def _moved(self, grain: GrainId, name: str, moves: Moves) -> bool:
         try:
-            await self._move(_id(row), row.name, moves)
-        except ReminderNotFound:
-            return False  # that tick was its last one
+            await self._move(grain, name, moves)
+        except (ReminderNotFound, InvalidSchedule):
+            return False  # a tick was its last one; or its row says itself that it cannot be read
         return True
 
     def _look_again(self) -> None:
@@ -249,16 +262,11 @@ class ReminderDesk:
         return _checked(grain, await self._hand_over(grain, changes=changes, settle=settle))
 
     async def _all_of(
-        self, rows: Sequence[ReminderRow], commits: Sequence[asyncio.Future[Verdict]]
+        self, grains: Sequence[GrainId], commits: Sequence[asyncio.Future[Verdict]]
     ) -> list[Verdict]:
         """Every verdict; the first failure is raised once all have ended."""
-        answers = await asyncio.gather(*commits, return_exceptions=True)
-        verdicts: list[Verdict] = []
-        for row, answer in zip(rows, answers, strict=True):
-            if isinstance(answer, BaseException):
-                raise answer
-            verdicts.append(_checked(_id(row), answer))
-        return verdicts
+        verdicts = await all_of(commits)
+        return [_checked(grain, verdict) for grain, verdict in zip(grains, verdicts, strict=True)]
 
     def _hand_over(
         self, grain: GrainId, *, changes: tuple[ReminderChange, ...] = (), settle: Settle | None = None
@@ -289,8 +297,19 @@ def _checked(grain: GrainId, verdict: Verdict) -> Verdict:
     return verdict
 
 
-def _bulk_page(rows: Sequence[ReminderRow], changed: int) -> BulkPage:
-    return BulkPage(changed, name_key(rows[-1]) if len(rows) == BULK_MAX else None)
+def _check_count(names: Names) -> None:
+    if len(names) > BULK_MAX:
+        raise InvalidPayload(f"at most {BULK_MAX} reminders are changed by one call, not {len(names)}")
+
+
+async def all_of(work: Iterable[Awaitable[T]]) -> list[T]:
+    """Every result, once all have ended; or the first failure."""
+    results: list[T] = []
+    for each in await asyncio.gather(*work, return_exceptions=True):
+        if isinstance(each, BaseException):
+            raise each
+        results.append(each)
+    return results
 
 
 def _id(row: ReminderRow) -> GrainId:

@@ -1,37 +1,40 @@
-"""The grain ``farro.reminders``: the management verbs for callers anywhere.  Every silo serves it."""
+"""The grain ``farro.reminders``: the management verbs for callers anywhere.  Every silo serves it.
+
+With a grain's id as its key it lives where that grain lives, so that the verbs for one grain are carried out
+where they arrive; with any other key it passes them on.
+"""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from datetime import datetime, timedelta
 
 from farro.client.identity import GrainId
 from farro.client.management import BulkPage
 from farro.client.reminders import (
     MissedReminderAction,
-    PastTick,
     ReminderCounts,
     ReminderPage,
     ReminderPriority,
     ReminderQuery,
     ReminderStatus,
+    TickHistory,
 )
 from farro.silo.grains.decorators import readonly
 from farro.silo.grains.grain import Grain
 from farro.silo.reminders.management import ReminderDesk
+from farro.silo.reminders.management_owners import ClusterDesk
+
+IDLE_AFTER = timedelta(minutes=1)  # there is one awake for each grain whose reminders were lately looked at
 
 
-class ReminderManagement(Grain, name="farro.reminders"):
-    """The verbs of :class:`farro.client.management.ManagementApi`.  Any key will do.
-
-    All are read-only turns: the grain itself has nothing to change, so none waits for another.
-    """
-
-    __farro_system__ = True
+class ReminderVerbs:
+    """The verbs for one reminder, as methods of a grain."""
 
     @property
-    def _desk(self) -> ReminderDesk:
-        desk: ReminderDesk = self._farro_runtime.desk
-        return desk
+    @abstractmethod
+    def _verbs(self) -> ReminderDesk | ClusterDesk:
+        """Who carries them out."""
 
     @readonly
     async def register_or_update(
@@ -48,7 +51,57 @@ class ReminderManagement(Grain, name="farro.reminders"):
         action: MissedReminderAction | None,
     ) -> None:
         grain = GrainId(grain_type, grain_key)
-        await self._desk.register(grain, name, due, period, cron, timezone, day_match, priority, action)
+        await self._verbs.register(grain, name, due, period, cron, timezone, day_match, priority, action)
+
+    @readonly
+    async def set_priority(
+        self, grain_type: str, grain_key: str, name: str, priority: ReminderPriority
+    ) -> None:
+        await self._verbs.set_priority(GrainId(grain_type, grain_key), name, priority)
+
+    @readonly
+    async def set_action(
+        self, grain_type: str, grain_key: str, name: str, action: MissedReminderAction
+    ) -> None:
+        await self._verbs.set_action(GrainId(grain_type, grain_key), name, action)
+
+    @readonly
+    async def repair(self, grain_type: str, grain_key: str, name: str) -> None:
+        await self._verbs.repair(GrainId(grain_type, grain_key), name)
+
+    @readonly
+    async def delete(self, grain_type: str, grain_key: str, name: str) -> None:
+        await self._verbs.delete(GrainId(grain_type, grain_key), name)
+
+    @readonly
+    async def pause(self, grain_type: str, grain_key: str, name: str, note: str | None) -> None:
+        await self._verbs.pause(GrainId(grain_type, grain_key), name, note)
+
+    @readonly
+    async def resume(self, grain_type: str, grain_key: str, name: str, note: str | None) -> None:
+        await self._verbs.resume(GrainId(grain_type, grain_key), name, note)
+
+    @readonly
+    async def trigger_now(self, grain_type: str, grain_key: str, name: str) -> None:
+        await self._verbs.trigger_now(GrainId(grain_type, grain_key), name)
+
+
+class ReminderManagement(ReminderVerbs, Grain, name="farro.reminders", idle_after=IDLE_AFTER):
+    """The verbs of :class:`farro.client.management.ManagementApi`.
+
+    All are read-only turns: the grain itself has nothing to change, so none waits for another.
+    """
+
+    __farro_system__ = True
+
+    @property
+    def _desk(self) -> ClusterDesk:
+        desk: ClusterDesk = self._farro_runtime.desk
+        return desk
+
+    @property
+    def _verbs(self) -> ClusterDesk:
+        return self._desk
 
     @readonly
     async def get(self, grain_type: str, grain_key: str, name: str) -> ReminderStatus | None:
@@ -71,34 +124,6 @@ class ReminderManagement(Grain, name="farro.reminders"):
         return await self._desk.look.count(query)
 
     @readonly
-    async def set_priority(
-        self, grain_type: str, grain_key: str, name: str, priority: ReminderPriority
-    ) -> None:
-        await self._desk.set_priority(GrainId(grain_type, grain_key), name, priority)
-
-    @readonly
-    async def set_action(
-        self, grain_type: str, grain_key: str, name: str, action: MissedReminderAction
-    ) -> None:
-        await self._desk.set_action(GrainId(grain_type, grain_key), name, action)
-
-    @readonly
-    async def repair(self, grain_type: str, grain_key: str, name: str) -> None:
-        await self._desk.repair(GrainId(grain_type, grain_key), name)
-
-    @readonly
-    async def delete(self, grain_type: str, grain_key: str, name: str) -> None:
-        await self._desk.delete(GrainId(grain_type, grain_key), name)
-
-    @readonly
-    async def pause(self, grain_type: str, grain_key: str, name: str, note: str | None) -> None:
-        await self._desk.pause(GrainId(grain_type, grain_key), name, note)
-
-    @readonly
-    async def resume(self, grain_type: str, grain_key: str, name: str, note: str | None) -> None:
-        await self._desk.resume(GrainId(grain_type, grain_key), name, note)
-
-    @readonly
     async def pause_all(
         self, query: ReminderQuery, note: str | None = None, page: list[str | int] | None = None
     ) -> BulkPage:
@@ -115,14 +140,11 @@ class ReminderManagement(Grain, name="farro.reminders"):
         return await self._desk.delete_all(query, page)
 
     @readonly
-    async def trigger_now(self, grain_type: str, grain_key: str, name: str) -> None:
-        await self._desk.trigger_now(GrainId(grain_type, grain_key), name)
-
-    @readonly
     async def history(
         self, grain_type: str | None, grain_key: str | None, name: str | None, limit: int
-    ) -> list[PastTick]:
-        grain = None
-        if grain_type is not None and grain_key is not None:
-            grain = GrainId(grain_type, grain_key)
-        return self._desk.history(grain, name, limit)
+    ) -> TickHistory:
+        return await self._desk.history(grain_or_all(grain_type, grain_key), name, limit)
+
+
+def grain_or_all(grain_type: str | None, grain_key: str | None) -> GrainId | None:
+    return None if grain_type is None or grain_key is None else GrainId(grain_type, grain_key)

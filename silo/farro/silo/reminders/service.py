@@ -157,7 +157,7 @@ class ReminderService:
         self._rest()
 
     def resume(self) -> None:
-        """Go on after :meth:`pause`.  Partitions that were thawed have been taken again before.  Repeatable."""
+        """Go on after :meth:`pause`; what was thawed has been taken again before.  Repeatable."""
         self._paused = False
         if self._running:
             self.firing.running = True
@@ -171,7 +171,7 @@ class ReminderService:
     # ---- partitions that come and go
 
     def _taken(self, partitions: frozenset[int]) -> None:
-        """Serve them from here on.  Under the epoch they were served before it was a thaw: what is held stands."""
+        """Serve them from here on.  Under the epoch of before it is a thaw, and what is held stands."""
         epoch = self._ownership.epoch
         fresh = frozenset(each for each in partitions if self._epochs.get(each) != epoch(each))
         if fresh:

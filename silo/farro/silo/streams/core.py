@@ -16,6 +16,7 @@ either of them                             ``begun:S``           1: ``after="now
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from random import Random
 
 from farro.client.clock import Clock
@@ -36,9 +37,27 @@ TRIMMED_TYPE = "farro.streams.trimmed"
 DISPATCH_TYPE = "farro.subscriptions"
 
 
+class Fate(Enum):
+    """What became of an event that was brought to its subscriber."""
+
+    CONSUMED = "consumed"  # by this turn
+    ALREADY = "already"  # by an earlier one
+    FAILED = "failed"  # the subscriber's code raised
+    UNKNOWN = "unknown"  # or not taken: the watermark says
+    RUNNING = "running"  # ask again
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """The answer to an event; ``reason`` for those that were not consumed."""
+
+    fate: Fate
+    reason: str = ""
+
+
 @dataclass(slots=True)
 class StreamStatistics:
-    """Counts since the silo started."""
+    """Counts of this silo since it started."""
 
     published: int = 0  # committed
     delivered: int = 0  # consumed by a subscriber's turn

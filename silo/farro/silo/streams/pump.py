@@ -1,9 +1,14 @@
 """Brings the events of one stream to one subscribed grain type.
 
-Theory of operation.  There is a *lane* for each partition of publishers that has something new: a task that
-reads a page, brings each event to its grain as a turn, waits for that turn's commit, and ends when nothing is
-left.  So events of one publisher never overtake each other, and lanes do not wait for one another, except
-for one of a few places while they hold a page.  A commit of this silo that carries events wakes their lanes.
+Theory of operation.  There is a *lane* for each partition of publishers that this silo owns.  When it has
+something new, a task reads a page, brings each event to its grain as a turn, here or where that grain lives
+(``subscribers``), waits for that turn's commit, and ends when nothing is left.  So events of one publisher
+never overtake each other, and lanes do not wait for one another, except for one of a few places while they
+hold a page.  A commit of this silo that carries events wakes their lanes.
+
+A lane begins when its partition is taken, from where the store says that the subscription stands there, and
+ends with the ownership.  An event may then be brought by two silos, but a next one never before the one
+before it was consumed: the watermark of the subscriber never skips any.
 
 The turn's commit moves the subscriber's watermark.  Whenever it is not certain that an event has not been
 consumed (after a start, after a lost answer), the watermark is read before the event is brought again; an
@@ -14,45 +19,33 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from datetime import timedelta
 
 from farro.client.clock import duration_us
-from farro.client.errors import (
-    AlreadyConsumed,
-    CommitOutcomeUnknown,
-    Conflict,
-    FarroError,
-    Fenced,
-    GrainDestroyed,
-    InvalidPayload,
-    SiloStopping,
-    StorageUnavailable,
-)
+from farro.client.errors import InvalidPayload
 from farro.client.identity import GrainId
 from farro.client.streams import StoredEvent, StreamEvent, unpack_event
 from farro.providers.errors import StoreError
-from farro.providers.rows import EventRow, Outcome, Verdict, Watermark
+from farro.providers.rows import EventRow, Verdict, Watermark
 from farro.silo.activations.failures import printable
-from farro.silo.activations.invocation import Invocation
 from farro.silo.grains.subscriptions import Subscription
 from farro.silo.streams.core import (
     DISPATCH_TYPE,
+    Fate,
     Place,
     StreamCore,
     begun_mark,
     positions_in,
     source_of,
 )
-from farro.silo.streams.delivery import EventDelivery
+from farro.silo.streams.subscribers import Subscribers
 
 log = logging.getLogger("farro.streams")
 
 RECHECK_S = 1.0  # of loop time: when an event whose commit was not taken is brought again
 SAVE_S = 1.0  # of loop time: how often a busy lane that many grains share writes down where it is
 RETRY_FIRST, RETRY_MAX = timedelta(seconds=1), timedelta(minutes=5)
-NOT_CONSUMED = (
-    Fenced, Conflict, StorageUnavailable, CommitOutcomeUnknown, SiloStopping, GrainDestroyed
-)  # fmt: skip
 
 
 class Lane:
@@ -64,6 +57,7 @@ class Lane:
         "cursor",
         "failing",
         "news",
+        "over",
         "partition",
         "running",
         "saved",
@@ -80,18 +74,20 @@ class Lane:
         self.attempts = 0
         self.running = False
         self.news = False
+        self.over = False  # its partition is owned here no more
 
 
 class Pump:
     """See the head of the file."""
 
-    def __init__(self, core: StreamCore, subscription: Subscription) -> None:
+    def __init__(self, core: StreamCore, subscribers: Subscribers, subscription: Subscription) -> None:
         self.subscription = subscription
         self._core = core
+        self._subscribers = subscribers
         self._loop = asyncio.get_running_loop()
         self._slots = asyncio.Semaphore(core.options.in_flight_max)
-        self._lanes: dict[int, Lane] = {}
-        self._positions: dict[int, int] = {}  # as the store had them at the start
+        self._lanes: dict[int, Lane] = {}  # of the partitions served here
+        self._early: set[int] = set()  # partitions with something new that are not served yet
         self._place: Place = (
             (subscription.grain_type, subscription.key)
             if subscription.key is not None
@@ -103,23 +99,38 @@ class Pump:
         """Do the events of one lane go to many grains?  Then none of their watermarks says where it is."""
         return self.subscription.key is None
 
-    # ---- life
+    # ---- partitions that come and go
 
-    async def open(self) -> None:
-        """Find out where the subscription stands, and go on from there.  Raises what the store raises."""
+    async def begin(self, partitions: Iterable[int]) -> bool:
+        """Serve the publishers of partitions that were taken, from where the subscription stands there.
+
+        False: where that is, is not settled yet; ask again.  Repeatable.  Raises what the store raises.
+        """
         core, stream = self._core, self.subscription.stream
-        heads = dict(await core.provider.stream_heads(stream))
         positions = await self._read_positions()
         if self.subscription.after == "now" and positions is None:
-            marks = [Watermark(source_of(stream, each), head) for each, head in heads.items()]
-            partition = core.ownership.partition_of(*self._place)
-            await core.committer.commit(
-                core.watermark_commit(self._place, partition, begun_mark(stream), *marks)
-            )
-            positions = heads | (await self._read_positions() or {})
-        self._positions = positions or {}
-        for partition in heads:
-            self.wake(partition, check_until=heads[partition])
+            if not await self._subscribers.begin_now(self._place, stream):
+                return False
+            positions = await self._read_positions()
+        heads = dict(await core.provider.stream_heads(stream))
+        for partition in partitions:
+            if partition not in self._lanes and core.ownership.owned(partition) is not None:
+                self._begin_lane(partition, (positions or {}).get(partition, 0), heads.get(partition, 0))
+        return True
+
+    def _begin_lane(self, partition: int, cursor: int, head: int) -> None:
+        self._lanes[partition] = Lane(partition, cursor, head if self._shared else 0)
+        if head > cursor or partition in self._early:
+            self._early.discard(partition)
+            self.wake(partition)
+
+    def end(self, partitions: Iterable[int]) -> None:
+        """These partitions are owned no more: an event that is out is the last one brought from here."""
+        for partition in partitions:
+            self._early.discard(partition)
+            lane = self._lanes.pop(partition, None)
+            if lane is not None:
+                lane.over = True
 
     async def _read_positions(self) -> dict[int, int] | None:
         """None: this subscription has never been served."""
@@ -129,14 +140,15 @@ class Pump:
         return positions if positions or begun_mark(stream).source in watermarks else None
 
     def cursor(self, partition: int) -> int:
-        """Up to where the events of a partition are done with."""
+        """Up to where the events of a partition are done with; 0 while nothing is known of it."""
         lane = self._lanes.get(partition)
-        return self._positions.get(partition, 0) if lane is None else lane.cursor
+        return 0 if lane is None else lane.cursor
 
     async def look(self) -> None:
         """Wake every lane that is behind: commits whose answers were lost told nobody."""
         for partition, head in await self._core.provider.stream_heads(self.subscription.stream):
-            if head > self.cursor(partition):
+            lane = self._lanes.get(partition)
+            if lane is not None and head > lane.cursor:
                 self.wake(partition)
         self.save()
 
@@ -147,14 +159,12 @@ class Pump:
 
     # ---- lanes
 
-    def wake(self, partition: int, check_until: int = 0) -> None:
+    def wake(self, partition: int) -> None:
         """There may be something new in a partition."""
         lane = self._lanes.get(partition)
         if lane is None:
-            cursor = self._positions.get(partition, 0)
-            if check_until and check_until <= cursor:
-                return
-            lane = self._lanes[partition] = Lane(partition, cursor, check_until if self._shared else 0)
+            self._early.add(partition)
+            return
         lane.news = True
         if not lane.running and self._core.running:
             lane.running = True
@@ -163,7 +173,7 @@ class Pump:
 
     async def _run(self, lane: Lane) -> None:
         try:
-            while self._core.running and self._core.ownership.owned(lane.partition) is not None:
+            while self._core.running and not lane.over:
                 lane.news = False
                 async with self._slots:
                     pause_s = await self._page(lane)
@@ -182,7 +192,7 @@ class Pump:
                 lane.partition, self.subscription.stream, lane.cursor, core.options.batch
             )
             for sequence, row in page:
-                if not core.running:
+                if not core.running or lane.over:
                     return None
                 pause_s = await self._bring(lane, sequence, row)
                 if pause_s:
@@ -217,17 +227,16 @@ class Pump:
         mark = Watermark(source_of(row.stream, lane.partition), sequence)
         if sequence <= lane.check_until and await self._consumed(target, mark):
             return self._done(lane, sequence)
-        delivery = EventDelivery(self._core, event, mark)
-        refused = await self._deliver(target, delivery)
-        if delivery.dropped:
-            return RECHECK_S
-        if refused is None or isinstance(refused, AlreadyConsumed):
-            self._core.statistics.delivered += refused is None
+        brought = await self._subscribers.bring(target, self.subscription.method, row.stream, stored)
+        if brought.fate in (Fate.CONSUMED, Fate.ALREADY):
+            self._core.statistics.delivered += brought.fate is Fate.CONSUMED
             return self._done(lane, sequence)
-        if isinstance(refused, NOT_CONSUMED):
-            lane.check_until = max(lane.check_until, sequence)
-            return RECHECK_S
-        return await self._raised(lane, sequence, target, refused)
+        if brought.fate is Fate.FAILED:
+            return await self._raised(lane, sequence, target, brought.reason)
+        if brought.reason:
+            log.info("event %s is brought again: %s", printable(event.id), printable(brought.reason))
+        lane.check_until = max(lane.check_until, sequence)
+        return RECHECK_S
 
     def _fixed_target(self) -> GrainId | None:
         key = self.subscription.key
@@ -247,30 +256,7 @@ class Pump:
         lane.failing = lane.attempts = 0
         return 0.0
 
-    async def _deliver(self, target: GrainId, delivery: EventDelivery) -> FarroError | None:
-        done: asyncio.Future[FarroError | None] = self._loop.create_future()
-
-        def respond(_: object, error: FarroError | None) -> None:
-            if not done.done():
-                done.set_result(error)
-
-        self._core.catalog.submit(
-            Invocation(
-                target.type,
-                target.key,
-                self.subscription.method,
-                [],
-                None,
-                float("inf"),
-                (),
-                respond,
-                external=False,
-                delivery=delivery,
-            )
-        )
-        return await done
-
-    async def _raised(self, lane: Lane, sequence: int, target: GrainId, error: FarroError) -> float:
+    async def _raised(self, lane: Lane, sequence: int, target: GrainId, error: str) -> float:
         core = self._core
         core.statistics.failed += 1
         lane.attempts = lane.attempts + 1 if lane.failing == sequence else 1
@@ -284,18 +270,10 @@ class Pump:
     async def _pass_over(self, lane: Lane, sequence: int, target: GrainId | None, why: str) -> float:
         """Give an event up: the watermark moves by a row-only commit, the lane goes on."""
         core, stream = self._core, self.subscription.stream
-        if target is not None:
-            mark = Watermark(source_of(stream, lane.partition), sequence)
-            partition = core.ownership.partition_of(target.type, target.key)
-            try:
-                verdict = await core.committer.commit(
-                    core.watermark_commit((target.type, target.key), partition, mark)
-                )
-            except FarroError as trouble:
-                log.warning("event of stream %s is not passed over: %s", printable(stream), trouble)
-                return RECHECK_S
-            if verdict.outcome not in (Outcome.COMMITTED, Outcome.DUPLICATE):
-                return RECHECK_S
+        if target is not None and (
+            lane.over or not await self._subscribers.pass_over(target, stream, lane.partition, sequence)
+        ):
+            return RECHECK_S
         core.statistics.passed_over += 1
         log.error(
             "event passed over stream=%s event=%d-%d subscriber=%s.%s: %s",

@@ -19,6 +19,7 @@ from typing import Any
 from farro.client.clock import Clock, duration_us
 from farro.client.codec import Codec
 from farro.client.errors import FarroError, InvalidPayload
+from farro.client.reference import Caller
 from farro.client.streams import checked_stream, pack_event
 from farro.providers.contracts import Provider
 from farro.providers.errors import StoreError
@@ -35,12 +36,14 @@ from farro.silo.ownership import Ownership
 from farro.silo.streams.core import KNOWN, StreamCore, StreamStatistics
 from farro.silo.streams.pump import Pump
 from farro.silo.streams.reading import StreamReader
+from farro.silo.streams.subscribers import Subscribers
 from farro.silo.streams.trimming import Trimmer
 from farro.silo.tasks import TaskOwner
 
 log = logging.getLogger("farro.streams")
 
 LOOK_S = 30.0  # of loop time
+BEGIN_AGAIN_S = 1.0  # of loop time, after lanes could not begin
 
 
 class StreamService:
@@ -58,6 +61,7 @@ class StreamService:
         options: StreamOptions,
         random: Random,
         classes: Iterable[GrainClass],
+        caller: Caller,
     ) -> None:
         self._core = StreamCore(
             provider=provider,
@@ -71,15 +75,22 @@ class StreamService:
             tasks=TaskOwner("streams"),
         )
         self.reader = StreamReader(self._core)
+        self.subscribers = Subscribers(self._core, caller)
         self._trimmer = Trimmer(self._core)
         self._pumps: dict[str, list[Pump]] = {}
         for known in classes:
             for subscription in subscriptions_of(known):
-                self._pumps.setdefault(subscription.stream, []).append(Pump(self._core, subscription))
+                self._pumps.setdefault(subscription.stream, []).append(
+                    Pump(self._core, self.subscribers, subscription)
+                )
         self._known: set[str] = set()
         self._failures_seen = committer.failures
         self._looking = False
+        self._epochs: dict[int, int] = {}  # of the partitions served, or about to be
+        self._pending: set[int] = set()  # of them, those whose lanes have not begun
+        self._beginning = False
         committer.listen(self._committed)
+        ownership.listen(taken=self._taken, closing=self.reader.leave, dropped=self._dropped)
 
     @property
     def statistics(self) -> StreamStatistics:
@@ -92,8 +103,11 @@ class StreamService:
         core = self._core
         core.running = True
         self._known = set(await core.provider.watermarks(*KNOWN))
-        for pump in self._all_pumps():
-            await pump.open()
+        self._want(core.ownership.all())
+        self._beginning = True
+        await self._begin_pending()
+        self._beginning = False
+        self._begin_soon()
         if self._pumps:
             core.tasks.repeat(self._look, LOOK_S, "look at streams")
         core.tasks.start(self._trim_again_and_again(), "trim streams")
@@ -108,6 +122,69 @@ class StreamService:
     async def close(self) -> None:
         self.stop()
         await self._core.tasks.stop()
+
+    # ---- partitions that come and go
+
+    def _want(self, partitions: frozenset[int]) -> None:
+        """Serve them; under the epoch they are served by now it was a thaw, and their lanes stand."""
+        epoch = self._core.ownership.epoch
+        fresh = frozenset(each for each in partitions if self._epochs.get(each) != epoch(each))
+        self._end(fresh)
+        self._epochs.update((each, epoch(each)) for each in fresh)
+        self._pending |= fresh
+
+    def _taken(self, partitions: frozenset[int]) -> None:
+        if not self._core.running:
+            return  # the start looks at what is owned
+        self._want(partitions)
+        self._begin_soon()
+
+    def _begin_soon(self) -> None:
+        if self._pending and not self._beginning:
+            self._beginning = True
+            self._core.tasks.start(self._begin_in_time(), "begin lanes")
+
+    async def _begin_in_time(self) -> None:
+        try:
+            while self._pending and self._core.running:
+                try:
+                    begun = await self._begin_pending()
+                except StoreError as error:
+                    log.warning("streams of partitions just taken wait for the store: %s", error)
+                    begun = False
+                if not begun:
+                    await asyncio.sleep(BEGIN_AGAIN_S)
+        finally:
+            self._beginning = False
+
+    async def _begin_pending(self) -> bool:
+        """Begin the lanes of every subscription; False: some are to be tried again."""
+        while partitions := frozenset(self._pending):
+            epochs = {each: self._epochs[each] for each in partitions}
+            begun = [await pump.begin(partitions) for pump in self._all_pumps()]
+            if not all(begun):
+                return False
+            for each in partitions:
+                if self._epochs.get(each) == epochs[each]:
+                    self._pending.discard(each)
+                else:  # it has gone, and perhaps come back, since: what was read may be old
+                    self._end_lanes((each,))
+        return True
+
+    def _dropped(self, partitions: frozenset[int]) -> None:
+        self._end(partitions)
+        self.reader.leave(partitions)
+        self.reader.others_publish()
+
+    def _end(self, partitions: Iterable[int]) -> None:
+        for each in partitions:
+            self._epochs.pop(each, None)
+            self._pending.discard(each)
+        self._end_lanes(partitions)
+
+    def _end_lanes(self, partitions: Iterable[int]) -> None:
+        for pump in self._all_pumps():
+            pump.end(partitions)
 
     def _all_pumps(self) -> list[Pump]:
         return [pump for pumps in self._pumps.values() for pump in pumps]
@@ -154,8 +231,9 @@ class StreamService:
             self.statistics.published += count
             if stream not in self._known:
                 self._make_known(stream, commit.partition)
-            for pump in self._pumps.get(stream, ()):
-                pump.wake(commit.partition)
+            if commit.partition in self._epochs:
+                for pump in self._pumps.get(stream, ()):
+                    pump.wake(commit.partition)
             self.reader.wake(stream)
 
     def _make_known(self, stream: str, partition: int) -> None:
@@ -171,7 +249,7 @@ class StreamService:
         error = done.exception()
         if error is None and done.result().outcome in (Outcome.COMMITTED, Outcome.DUPLICATE):
             return
-        self._known.discard(stream)  # its next event tries again
+        self._known.discard(stream)  # its next event tries again, here or on whoever owns the partition then
         log.info("stream %s is not yet on record: %s", printable(stream), error or done.result().outcome.name)
 
     async def _look(self) -> None:
@@ -198,7 +276,14 @@ class StreamService:
             pause = core.options.trim_interval
 
     async def trim(self) -> None:
-        """Delete what is older than the retention, in every stream on record; repeated by the service."""
+        """Delete what is older than the retention, in every stream on record; repeated by the service.
+
+        Each silo trims the partitions it owns; other silos may have put streams on record since.
+        """
+        try:
+            self._known |= set(await self._core.provider.watermarks(*KNOWN))
+        except StoreError as error:
+            log.warning("the streams on record could not be read: %s", error)
         for stream in sorted(self._known):
             try:
                 await self._trimmer.trim(stream, self._pumps.get(stream, ()))

@@ -11,12 +11,13 @@ import pytest
 
 from farro.client.clock import ScaledClock, SystemClock
 from farro.silo.cli.silo import Serving, _started, _time
+from farro.silo.cli.supervising.signs import Signs
 from farro.silo.options import SiloOptions
 from tests.acceptance.served_grains import Counter
 
 
 def serving(store: str, listen: str = "127.0.0.1:0") -> Serving:
-    return Serving([Counter], store, listen, "default", SiloOptions(), SystemClock(), False)
+    return Serving([Counter], store, listen, "default", SiloOptions(), SystemClock(), False, Signs(None))
 
 
 @pytest.mark.parametrize(

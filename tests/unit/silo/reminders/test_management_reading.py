@@ -289,19 +289,19 @@ async def test_history_gives_the_last_ticks_newest_first_of_all_a_grain_or_a_rem
     await world.do("b", lambda bell: bell.schedule(bell.toll, after=s(25)))
     await world.do("bad", lambda bell: bell.schedule(bell.ring, after=s(5)))
     await asyncio.sleep(29)
-    history = await world.silo.reminders.history(BELL)
+    history = (await world.silo.reminders.history(BELL)).ticks
     assert [(each.name, each.due_at - start, each.outcome) for each in history] == [
         ("toll", s(25), "delivered"),
         ("ring", s(20), "delivered"),
         ("ring", s(10), "delivered"),
     ]
-    assert [each.occurrence for each in await world.silo.reminders.history(BELL, "ring")] == [2, 1]
-    assert [each.name for each in await world.silo.reminders.history(limit=1)] == [history[0].name]
-    failed = await world.silo.reminders.history("bell/bad")
+    assert [each.occurrence for each in (await world.silo.reminders.history(BELL, "ring")).ticks] == [2, 1]
+    assert [each.name for each in (await world.silo.reminders.history(limit=1)).ticks] == [history[0].name]
+    failed = (await world.silo.reminders.history("bell/bad")).ticks
     assert [each.attempt for each in failed] == [5, 4, 3, 2, 1]
     assert {each.outcome for each in failed} == {"failed"}
     assert all("cracked" in each.detail and len(each.detail) <= 500 for each in failed)
-    assert await world.silo.reminders.history("bell/nobody") == []
+    assert (await world.silo.reminders.history("bell/nobody")).ticks == []
 
 
 # ---- not there
