@@ -40,6 +40,8 @@ log = logging.getLogger("farro.silo")
 
 G = TypeVar("G")
 
+SETTLE_S = 5.0  # of loop time, for what a start finds due; a store that answers takes milliseconds
+
 SOCKETS = Network()
 
 
@@ -154,6 +156,7 @@ class Silo:
             if self._gateway is not None:
                 await self._gateway.start()
             await self._membership.open()
+            await rooms.settled(SETTLE_S)
         except BaseException:
             await self.tear_down()
             raise
