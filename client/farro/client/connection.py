@@ -43,7 +43,6 @@ from farro.client.protocol import (
     NEWS,
     REPLY,
     REQUEST_VERSION,
-    TIMEOUT_MS_MAX,
     Message,
     Welcome,
     check_map,
@@ -136,12 +135,12 @@ class Connection:
         return (
             len(self._pending) >= self._calls_max
             or self._outbox.bytes > OUTGOING_BYTES_MAX
-            or len(self._room) > 0
+            or len(self._room.places) > 0
         )
 
     async def wait_for_room(self) -> None:
         """Until one more call may be sent, first come first served, or the connection is no longer usable."""
-        if len(self._room) >= WAITING_CALLS_MAX:
+        if len(self._room.places) >= WAITING_CALLS_MAX:
             raise Overloaded(f"{WAITING_CALLS_MAX:,} calls already wait to be sent to {self.address}")
         await self._room.wait()
 
@@ -173,7 +172,7 @@ class Connection:
                 f"{grain_type}.{method} was not sent: upgrade that silo"
             )
         call_id = 0 if oneway else self._last_id + 1
-        timeout_ms = min(int(timeout_s * 1000), TIMEOUT_MS_MAX) or 1
+        timeout_ms = int(timeout_s * 1000) or 1
         links = list(map(list, chain)) if chain else None
         message = [CALL, call_id, grain_type, key, method, args, kwargs, timeout_ms, links]
         if request is not None:
@@ -294,7 +293,7 @@ class Connection:
                 self.on_news(self, check_news(message))
             else:
                 raise ProtocolError(f"a silo does not send messages of kind {kind}")
-        if self._room:
+        if self._room.places:
             self._make_room()
         self._outbox.wake_writer()  # behind the callers just answered: what they ask next goes out this tick
 
@@ -318,13 +317,13 @@ class Connection:
                 turn_ran = None if call_id <= self._sent_through else False
                 future.set_exception(SiloUnavailable(reason, turn_ran=turn_ran))
         self._outbox.close()
-        self._room.admit(len(self._room))
+        self._room.admit(WAITING_CALLS_MAX)
 
     def drain(self, reason: str) -> None:
         """The silo takes no more calls: those that are out go on, those that wait for room look elsewhere."""
         if not self.draining:
             self.draining = True
-            self._room.admit(len(self._room))
+            self._room.admit(WAITING_CALLS_MAX)
             self.on_goaway(self, reason)
 
     def _make_room(self) -> None:
@@ -338,7 +337,7 @@ class Connection:
 
     def _end_sending(self) -> None:
         self._written_through = self._sent_through
-        if self._room:
+        if self._room.places:
             self._make_room()
 
     def _refuse(self, message: Message, problem: InvalidPayload) -> None:

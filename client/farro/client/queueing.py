@@ -11,21 +11,18 @@ class Queue:
     """Coroutines that wait until they are admitted.
 
     ``on_return`` is called when one that had been admitted was cancelled in that moment: its turn is the next
-    one's.
+    one's.  ``places``: of those that wait, for looking only.
     """
 
     def __init__(self, on_return: Callable[[], None]) -> None:
         self._on_return = on_return
         self._loop = asyncio.get_running_loop()
-        self._places: deque[asyncio.Future[None]] = deque()
-
-    def __len__(self) -> int:
-        return len(self._places)
+        self.places: deque[asyncio.Future[None]] = deque()
 
     async def wait(self) -> None:
         """Until it is one's turn."""
         place = self._loop.create_future()
-        self._places.append(place)
+        self.places.append(place)
         try:
             await place
         except asyncio.CancelledError:
@@ -33,13 +30,13 @@ class Queue:
                 self._on_return()
             raise
         finally:
-            if place in self._places:
-                self._places.remove(place)
+            if place in self.places:
+                self.places.remove(place)
 
     def admit(self, count: int) -> None:
         """Let the first ``count`` of them go on, or as many as there are."""
-        while self._places and count > 0:
-            place = self._places.popleft()
+        while self.places and count > 0:
+            place = self.places.popleft()
             if not place.done():
                 place.set_result(None)
                 count -= 1
