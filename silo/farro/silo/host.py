@@ -42,8 +42,6 @@ G = TypeVar("G")
 
 SETTLE_S = 5.0  # of loop time, for what a start finds due; a store that answers takes milliseconds
 
-SOCKETS = Network()
-
 
 class Silo:
     """One silo in this process.
@@ -67,11 +65,11 @@ class Silo:
         advertise: str | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
-        network: Network = SOCKETS,
+        network: Network | None = None,
         machine_load: Callable[[], MachineLoad] = read_machine_load,
     ) -> None:
         self._machine_load = machine_load
-        self._network = network
+        self._network = network or Network()
         self.options = options if options is not None else SiloOptions()
         self.options.validate()
         self._classes = [
