@@ -76,10 +76,15 @@ class BlockingClient:
         /,
         *args: Any,
         timeout: float | None = None,
+        request_id: str | None = None,
         **kwargs: Any,
     ) -> Any:
         """As :meth:`Client.call`."""
-        return self._wait(self._client.call(grain_type, grain_key, method, *args, timeout=timeout, **kwargs))
+        return self._wait(
+            self._client.call(
+                grain_type, grain_key, method, *args, timeout=timeout, request_id=request_id, **kwargs
+            )
+        )
 
     @property
     def reminders(self) -> BlockingReminders:
@@ -270,9 +275,12 @@ class _Waiting:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         timeout: float | None,
+        request_id: str | None = None,
     ) -> Any:
         owner = self._owner
-        return owner._wait(owner._client.invoke(grain_type, grain_key, spec, args, kwargs, timeout))
+        return owner._wait(
+            owner._client.invoke(grain_type, grain_key, spec, args, kwargs, timeout, request_id)
+        )
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:

@@ -1,9 +1,8 @@
-"""The client: a few gateways' addresses, one live connection, references that call through it.
+"""The client: calls grains through the silos that own them; references that call through it.
 
-Theory of operation.  A supervisor task keeps one connection alive: it tries the gateways in random order,
-says hello, and hands the connection to the callers; when it ends or the silo says goaway, it looks for the
-next, with full jitter between rounds.  Calls made meanwhile wait, each up to its own deadline.  A call that
-certainly never reached a grain is sent again on the next connection; any other failure goes to the caller.
+Theory of operation.  ``connections`` keeps the connections and knows which one a call takes.  A call that
+finds none, or no room on it, waits up to its own deadline.  One that certainly never ran is sent again, as
+``retries`` allows; any other failure goes to the caller.
 """
 
 from __future__ import annotations
@@ -20,12 +19,15 @@ import aiohttp
 
 from farro.client.codec import Codec
 from farro.client.connection import Connection
+from farro.client.connections import Connections, Dial
 from farro.client.dialing import dial, gateway_url
-from farro.client.errors import CallTimeout, FarroError, Overloaded, SiloStopping, SiloUnavailable
+from farro.client.errors import CallTimeout, FarroError, Overloaded, SiloUnavailable
 from farro.client.identity import GrainId, Key, canonical_key
-from farro.client.interface import MethodSpec, interface_of
+from farro.client.interface import Interface, MethodSpec, interface_of
 from farro.client.management import Reminders
 from farro.client.reference import Caller, checked_timeout, reference
+from farro.client.requests import Repeats, Request, checked_request_id, new_request_id
+from farro.client.retries import RetryBudget, Verdict, pause_s, verdict
 from farro.client.streams import After, EventStream
 
 G = TypeVar("G")
@@ -33,20 +35,29 @@ G = TypeVar("G")
 TIMEOUT_S = 30.0
 CONNECT_TIMEOUT_S = 5.0
 HEARTBEAT_S = 10.0
-RECONNECT_FIRST_S = 0.05
-RECONNECT_MAX_S = 1.0
 UNTYPED_SPECS_MAX = 1_024
 WAITING_CALLS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
 class ClientStatistics:
-    """Facts of a client since it was opened."""
+    """Facts of a client since it was opened.
+
+    ``connected_to``: the gateway that calls go through whose owner is not known or not reached.
+    ``connections`` are there now.  ``view``: of the map that calls are routed by; None without a cluster.
+    ``retries``: calls that did not run and were sent again after a pause; ``retries_refused``: for which the
+    budget was used up.
+    """
 
     connected_to: str | None
     connections_made: int
     calls_pending: int
     late_replies: int
+    connections: int
+    view: int | None
+    calls: int
+    retries: int
+    retries_refused: int
 
 
 class Client:
@@ -58,6 +69,7 @@ class Client:
 
     Use as ``async with``: entering fails with :class:`SiloUnavailable` if no gateway answers.  Leaving fails
     calls that are still out with :class:`SiloUnavailable`.  One client belongs to one event loop.
+    ``dial(address)`` opens connections in another way than over WebSockets (for simulations).
     """
 
     def __init__(
@@ -68,6 +80,7 @@ class Client:
         heartbeat: float = HEARTBEAT_S,
         chance: random.Random | None = None,
         caller: Caller | None = None,
+        dial: Dial | None = None,
     ) -> None:
         if not urls:
             raise ValueError("a client needs the address of a gateway, such as http://127.0.0.1:11111")
@@ -79,14 +92,17 @@ class Client:
         self._caller: Caller = caller or self
         self._loop_time: Callable[[], float] = _not_open
         self._specs: OrderedDict[tuple[str, str], MethodSpec] = OrderedDict()
-        self._current: Connection | None = None
-        self._connections: set[Connection] = set()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._state = "new"
         self._waiting = 0
-        self._made = 0
-        self._late = 0
-        self._trouble = "it was never tried"
+        self._dial = dial or self._dial_websocket
+        self._connections: Connections | None = None
+        self._interfaces: dict[str, Interface] = {}  # as many as the program has classes
+        self._routes: dict[tuple[str, str], Connection] = {}
+        self._route: Callable[[str, str], Connection | None] = _nowhere
+        self._calls = 0
+        self._retries = 0
+        self._retries_refused = 0
 
     # ---- what users call
 
@@ -100,7 +116,9 @@ class Client:
         ``timeout`` in seconds is for its calls (None: the method's own, else the client's).  Raises
         :class:`InvalidGrainId` for a bad key and ``TypeError`` for a class that is no grain.
         """
-        return reference(interface_of(cls), key, self._caller, checked_timeout(timeout))
+        interface = interface_of(cls)
+        self._interfaces[interface.type_name] = interface
+        return reference(interface, key, self._caller, checked_timeout(timeout))
 
     async def call(
         self,
@@ -110,16 +128,18 @@ class Client:
         /,
         *args: Any,
         timeout: float | None = None,  # noqa: ASYNC109 - travels with the call, to the silo too
+        request_id: str | None = None,
         **kwargs: Any,
     ) -> Any:
         """Call a method by names, without its class: any plain values in, plain values out.
 
-        A method's own parameter named ``timeout`` is reached by its place.
+        ``request_id`` makes the call of an ``@idempotent_request`` one request, sent again if need be.  A
+        method's own parameter named ``timeout`` or ``request_id`` is reached by its place.
         """
         key = canonical_key(grain_key)
         grain_id = GrainId(grain_type, key)
         spec = self._untyped(grain_type, method)
-        return await self.invoke(grain_id.type, key, spec, args, kwargs, checked_timeout(timeout))
+        return await self.invoke(grain_id.type, key, spec, args, kwargs, checked_timeout(timeout), request_id)
 
     async def invoke(
         self,
@@ -129,20 +149,38 @@ class Client:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         timeout: float | None,  # noqa: ASYNC109 - travels with the call, to the silo too
+        request_id: str | None = None,
+        request: Request | None = None,
     ) -> Any:
-        """What references call; see :class:`farro.client.reference.Caller`."""
+        """What references call; see :class:`farro.client.reference.Caller`.
+
+        ``request`` is one attempt of a request; with a ``request_id``, or where the method is an
+        ``@idempotent_request``, as many are made as its deadline allows.
+        """
+        if request is None and (spec.idempotent or request_id is not None):
+            return await self._request(grain_type, grain_key, spec, args, kwargs, timeout, request_id)
         wire_args, wire_kwargs = spec.encode_call(args, kwargs)
         seconds = timeout or spec.timeout or self._timeout_s
         deadline = self._loop_time() + seconds
+        self._calls += 1
+        attempt = 0
         while True:
-            connection = self._current
+            connection = self._routes.get((grain_type, grain_key)) or self._route(grain_type, grain_key)
             if connection is None or connection.full:
-                connection = await self._connection_with_room(deadline, f"{grain_type}.{spec.name}")
+                connection = await self._connection_with_room(grain_type, grain_key, spec.name, deadline)
                 seconds = deadline - self._loop_time()
             call_id = 0
             try:
                 call_id, future = connection.send_call(
-                    grain_type, grain_key, spec.name, wire_args, wire_kwargs, seconds, deadline, spec.oneway
+                    grain_type,
+                    grain_key,
+                    spec.name,
+                    wire_args,
+                    wire_kwargs,
+                    seconds,
+                    deadline,
+                    spec.oneway,
+                    request=request,
                 )
                 if future is None:
                     return None
@@ -150,13 +188,60 @@ class Client:
             except asyncio.CancelledError:
                 connection.cancel_call(call_id)
                 raise
-            except (SiloStopping, SiloUnavailable) as error:
-                seconds = deadline - self._loop_time()
-                if error.turn_ran is not False or seconds <= 0 or self._state != "open":
+            except FarroError as error:
+                attempt += 1
+                if not await self._may_send_again(error, connection.usable, attempt, deadline):
                     raise
-                connection.drain(str(error))
+                seconds = deadline - self._loop_time()
                 continue
             return spec.decode_result(wire)
+
+    async def _may_send_again(
+        self, error: FarroError, connection_usable: bool, attempt: int, deadline: float
+    ) -> bool:
+        """Whether a failed call is sent again; if so, returns when it is time to."""
+        what = verdict(error, connection_usable)
+        now = self._loop_time()
+        if what is Verdict.FINAL or self._state != "open" or now >= deadline:
+            return False
+        if what is Verdict.ELSEWHERE:
+            return True
+        pause = pause_s(attempt, self._chance)
+        if now + pause >= deadline:
+            return False
+        if what is Verdict.LATER and not self._budget.take(now, self._calls):
+            self._retries_refused += 1
+            return False
+        self._retries += 1
+        assert self._connections is not None
+        await self._connections.wait_for_newer_view(pause)
+        return True
+
+    async def _request(
+        self,
+        grain_type: str,
+        grain_key: str,
+        spec: MethodSpec,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        timeout: float | None,  # noqa: ASYNC109 - of all attempts together
+        request_id: str | None,
+    ) -> Any:
+        deadline = self._loop_time() + (timeout or spec.timeout or self._timeout_s)
+        if request_id is None:
+            request = Request(new_request_id(self._chance), again=False)
+        else:
+            request = Request(checked_request_id(request_id), again=True)
+        repeats = Repeats(self._chance)
+        while True:
+            left = deadline - self._loop_time()
+            try:
+                return await self.invoke(grain_type, grain_key, spec, args, kwargs, left, None, request)
+            except FarroError as error:
+                left = deadline - self._loop_time() if self._state == "open" else 0.0
+                pause_s = repeats.after(error, left)
+            await asyncio.sleep(pause_s)
+            request = Request(request.id, again=True)
 
     def stream(self, name: str, *, consumer: str | None = None, after: After = "now") -> EventStream:
         """Follow a stream: ``async for event in client.stream("orders")``.  Contacts nobody by itself.
@@ -177,11 +262,18 @@ class Client:
         return self._state == "open"
 
     def statistics(self) -> ClientStatistics:
+        connections = self._connections
+        gateway = connections.gateway if connections else None
         return ClientStatistics(
-            connected_to=self._current.address if self._current else None,
-            connections_made=self._made,
-            calls_pending=sum(connection.pending for connection in self._connections),
-            late_replies=self._late + sum(connection.late_replies for connection in self._connections),
+            connected_to=gateway.address if gateway else None,
+            connections_made=connections.made if connections else 0,
+            calls_pending=connections.pending if connections else 0,
+            late_replies=connections.late_replies if connections else 0,
+            connections=connections.count if connections else 0,
+            view=connections.map.view if connections and connections.map else None,
+            calls=self._calls,
+            retries=self._retries,
+            retries_refused=self._retries_refused,
         )
 
     # ---- opening and closing
@@ -204,26 +296,24 @@ class Client:
             raise RuntimeError(f"this client is {self._state}; make a new one")
         self._loop = asyncio.get_running_loop()
         self._loop_time = self._loop.time
-        self._ready = asyncio.Event()
+        self._budget = RetryBudget(self._loop.time())
         self._session = aiohttp.ClientSession(trust_env=False)
+        connections = Connections(self._gateways, self._interfaces, self._dial, self._start, self._chance)
+        self._routes, self._route = connections.routes, connections.route
         try:
-            connection = await self._try_all()
+            await connections.open()
         except BaseException:
             await self._session.close()
             raise
+        self._connections = connections
         self._state = "open"
-        self._start(self._supervise(self._adopt(connection)), "farro client")
 
     async def close(self) -> None:
         """Send what is queued, then close.  Calls still out fail with ``turn_ran=None``.  Repeatable."""
-        if self._state != "open":
+        if self._state != "open" or self._connections is None:
             return
         self._state = "closed"
-        self._trouble = "the client was closed"
-        self._current = None
-        self._ready.set()
-        for connection in list(self._connections):
-            await connection.finish_writing()
+        await self._connections.close("the client was closed")
         await asyncio.sleep(0)  # a connection made just now begins to run, and so closes its socket
         for task in self._tasks:
             task.cancel()
@@ -231,77 +321,36 @@ class Client:
             await asyncio.wait(self._tasks)
         await self._session.close()
 
-    # ---- connections
-
-    async def _supervise(self, ended: asyncio.Event) -> None:
-        failures = 0
-        while True:
-            await ended.wait()
-            while True:
-                try:
-                    ended = self._adopt(await self._try_all())
-                except SiloUnavailable as error:
-                    self._trouble = str(error)
-                    failures += 1
-                    ceiling = min(RECONNECT_MAX_S, RECONNECT_FIRST_S * 2 ** min(failures, 10))
-                    await asyncio.sleep(self._chance.uniform(0, ceiling))
-                else:
-                    failures = 0
-                    break
-
-    async def _try_all(self) -> Connection:
-        problems: list[str] = []
-        for gateway in self._chance.sample(self._gateways, len(self._gateways)):
-            try:
-                return await dial(
-                    self._session,
-                    gateway,
-                    Codec(self._caller),
-                    timeout_s=self._connect_timeout_s,
-                    heartbeat_s=self._heartbeat_s,
-                )
-            except FarroError as error:
-                problems.append(str(error))
-        raise SiloUnavailable("; ".join(problems), turn_ran=False)
-
-    def _adopt(self, connection: Connection) -> asyncio.Event:
-        """Make it the current connection; the event says when it no longer is."""
-        self._made += 1
-        connection.on_goaway = self._lost
-        self._current = connection
-        self._connections.add(connection)
-        self._ready.set()
-        over = self._over = asyncio.Event()
-        self._start(self._live(connection), f"farro connection {connection.address}")
-        return over
-
-    async def _live(self, connection: Connection) -> None:
+    async def _dial_websocket(self, address: str) -> Connection:
         try:
-            reason = await connection.run()
-            self._lost(connection, reason)
-        finally:
-            self._connections.discard(connection)
-            self._late += connection.late_replies
+            url = gateway_url(address)
+        except ValueError as error:  # of the map; those that the client was given have been looked at
+            raise SiloUnavailable(str(error), turn_ran=False) from None
+        return await dial(
+            self._session,
+            url,
+            Codec(self._caller),
+            timeout_s=self._connect_timeout_s,
+            heartbeat_s=self._heartbeat_s,
+        )
 
-    def _lost(self, connection: Connection, reason: str) -> None:
-        if self._current is connection:
-            self._current = None
-            self._ready.clear()
-            self._trouble = reason
-            self._over.set()
-
-    async def _connection_with_room(self, deadline: float, what: str) -> Connection:
+    async def _connection_with_room(
+        self, grain_type: str, key: str, method: str, deadline: float
+    ) -> Connection:
+        what = f"{grain_type}.{method}"
+        connections = self._connections
+        assert connections is not None
         if self._waiting >= WAITING_CALLS_MAX:
             raise Overloaded(f"{WAITING_CALLS_MAX:,} calls already wait in this client")
         self._waiting += 1
         try:
             async with asyncio.timeout_at(deadline):
                 while True:
-                    connection = self._current
                     if self._state != "open":
-                        raise SiloUnavailable(f"{what} was not sent: {self._trouble}", turn_ran=False)
+                        raise SiloUnavailable(f"{what} was not sent: {connections.trouble}", turn_ran=False)
+                    connection = self._route(grain_type, key)
                     if connection is None:
-                        await self._ready.wait()
+                        await connections.wait_until_ready()
                     elif not connection.full:
                         return connection
                     else:
@@ -309,12 +358,12 @@ class Client:
                         if connection.usable:
                             return connection
         except TimeoutError:
-            if self._current is not None:
+            if connections.gateway is not None:
                 raise CallTimeout(
                     f"{what} was not sent before its deadline: too many calls are out", turn_ran=False
                 ) from None
             raise SiloUnavailable(
-                f"{what} was not sent before its deadline: {self._trouble}", turn_ran=False
+                f"{what} was not sent before its deadline: {connections.trouble}", turn_ran=False
             ) from None
         finally:
             self._waiting -= 1
@@ -329,11 +378,17 @@ class Client:
                 self._specs.popitem(last=False)
         return spec
 
-    def _start(self, work: Coroutine[Any, Any, None], name: str) -> None:
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = self._loop.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
 
 def _not_open() -> float:
     raise SiloUnavailable("the client is not open; use: async with Client(…) as client", turn_ran=False)
+
+
+def _nowhere(grain_type: str, grain_key: str) -> Connection | None:
+    """Where a client that is not open has its calls go."""
+    return None

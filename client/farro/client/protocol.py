@@ -10,6 +10,7 @@ message      elements after the kind                                            
 1 hello      lowest version, highest version, info map (``silo``, ``service``: a peer)  client
 2 welcome    version, info map (``calls_max``: calls in flight on a connection)         silo
 3 call       id, type, key, method, args, kwargs|nil, timeout ms, chain|nil             client
+             of a request also, as a tenth element: [request id, again]                  client (2)
 4 reply      id, result                                                                 silo
 5 error      id, code, text, details map                                                silo
 6 cancel     id                                                                         client
@@ -26,6 +27,9 @@ Version 2 knows *peers*: silos that say their number in the hello and forward ca
 after the welcome and at every change, to those who speak 2 and are no peers; peers tell each other that there
 is a newer view.  With a side that speaks 1 only, neither is sent.
 
+A *request* is a call that takes effect once, however often it is sent; ``again`` says that it may have been
+sent before.  See :mod:`farro.client.requests`.
+
 What breaks these rules is a :class:`ProtocolError`, and the connection is closed.
 """
 
@@ -38,10 +42,12 @@ from typing import Any
 from farro.client.cluster_map import ClusterMap
 from farro.client.codec import Codec, array_header
 from farro.client.errors import FarroError, InvalidPayload, ProtocolError, from_wire, to_wire
+from farro.client.requests import Request, checked_request_id
 
 PATH = "/farro/v1"
 VERSION_MIN, VERSION_MAX = 1, 2
 CLUSTER_VERSION = 2  # from here on there are peers, maps and news
+REQUEST_VERSION = 2  # from here on a call may be a request
 
 FRAME_BYTES_MAX = 1 << 20
 MESSAGE_BYTES_MAX = FRAME_BYTES_MAX - 5  # the longest array header
@@ -154,9 +160,11 @@ def check_call(message: Message) -> None:
 
 def _check_call_types(message: Message) -> None:
     """What is not a plain call without keywords and chain: perhaps one that has them."""
-    if len(message) != 9:
-        raise ProtocolError(f"a call has 9 elements, not {len(message)}")
-    _, call_id, grain_type, key, method, args, kwargs, timeout_ms, chain = message
+    if len(message) == 10:
+        _check_request(message[9])
+    elif len(message) != 9:
+        raise ProtocolError(f"a call has 9 elements, or 10 if it is a request, not {len(message)}")
+    _, call_id, grain_type, key, method, args, kwargs, timeout_ms, chain = message[:9]
     if type(call_id) is not int:
         raise ProtocolError("the id of a call must be an int from 0 to 2**63 - 1")
     if not (type(grain_type) is type(key) is type(method) is str):
@@ -167,6 +175,21 @@ def _check_call_types(message: Message) -> None:
         raise ProtocolError(f"the timeout of a call must be an int from 1 to {TIMEOUT_MS_MAX} ms")
     if chain is not None:
         _check_chain(chain)
+
+
+def _check_request(request: Any) -> None:
+    if type(request) is not list or [type(part) for part in request] != [str, bool]:
+        raise ProtocolError("the tenth element of a call must be [request id, again]")
+    try:
+        checked_request_id(request[0])
+    except InvalidPayload as error:
+        raise ProtocolError(str(error)) from None
+
+
+def request_of(message: Message) -> Request:
+    """The request that a checked call of ten elements is, taken out of it: nine are left."""
+    request_id, again = message.pop()
+    return Request(request_id, again)
 
 
 def _check_chain(chain: Any) -> None:

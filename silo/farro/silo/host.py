@@ -18,6 +18,8 @@ from farro.client.streams import After, EventStream
 from farro.providers.contracts import Provider
 from farro.providers.opening import open_provider
 from farro.silo.cluster.cluster import Cluster
+from farro.silo.cluster.silo_grain import ClusterLook
+from farro.silo.control import Control
 from farro.silo.gateway.address import ListenAddress, reachable
 from farro.silo.gateway.limits import GatewayOptions
 from farro.silo.gateway.websocket import Gateway
@@ -38,7 +40,7 @@ log = logging.getLogger("farro.silo")
 
 G = TypeVar("G")
 
-SOCKETS = Network()
+SETTLE_S = 5.0  # of loop time, for what a start finds due; a store that answers takes milliseconds
 
 
 class Silo:
@@ -63,11 +65,11 @@ class Silo:
         advertise: str | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
-        network: Network = SOCKETS,
+        network: Network | None = None,
         machine_load: Callable[[], MachineLoad] = read_machine_load,
     ) -> None:
         self._machine_load = machine_load
-        self._network = network
+        self._network = network or Network()
         self.options = options if options is not None else SiloOptions()
         self.options.validate()
         self._classes = [
@@ -79,6 +81,7 @@ class Silo:
                 StreamConsumer,
                 PartitionGrain,
                 SiloGrain,
+                ClusterLook,
             )
         ]
         self._store = store
@@ -96,6 +99,8 @@ class Silo:
         self._failure: str | None = None
         self._tell_failure: Callable[[str], None] | None = None
         self._tell_stuck: Callable[[str], None] | None = None
+        self._tell_drain: Callable[[str], None] | None = None
+        self._control: Control | None = None
 
     # ---- start
 
@@ -141,11 +146,15 @@ class Silo:
                 network=self._network,
                 on_stuck=self._stuck,
             )
+            self._control = rooms.core.control = Control(self.provider, rooms, self._membership)
+            if self._tell_drain is not None:
+                self._control.on_drain(self._tell_drain)
             await self._membership.join()
             await rooms.open()
             if self._gateway is not None:
                 await self._gateway.start()
             await self._membership.open()
+            await rooms.settled(SETTLE_S)
         except BaseException:
             await self.tear_down()
             raise
@@ -241,8 +250,9 @@ class Silo:
 
     @property
     def healthy(self) -> bool:
-        """Running, and the store takes commits and answers loads and polls."""
-        return self._state == "running" and self._failure is None and self.rooms.healthy
+        """Running, its lease renewed, and the store takes commits and answers loads and polls."""
+        is_up = self._state == "running" and self._failure is None
+        return is_up and self.cluster.healthy and self.rooms.healthy
 
     def statistics(self) -> SiloStatistics:
         """The silo's figures at this moment."""
@@ -301,13 +311,13 @@ class Silo:
             return
         self._state = "stopping"
         limit = self.options.stop_timeout.total_seconds()
-        deadline = asyncio.get_running_loop().time() + limit
+        loop_time = asyncio.get_running_loop().time
+        deadline = loop_time() + limit
         rooms = self.rooms
-        if self._membership is not None:
-            await self._membership.cluster.drain(limit)
+        await self.cluster.drain(limit)
         rooms.begin_nothing_new("this silo is stopping; call another one")
         if self._gateway is not None:
-            await self._gateway.stop(limit)
+            await self._gateway.stop(max(0.0, deadline - loop_time()))
         rooms.catalog.put_all_to_sleep("the silo stops")
         if not await rooms.turns_end(deadline):
             log.warning(
@@ -315,7 +325,7 @@ class Silo:
                 len(rooms.core.running),
                 limit,
             )
-        await self.tear_down(max(0.1, deadline - asyncio.get_running_loop().time()))
+        await self.tear_down(max(0.1, deadline - loop_time()))
         log.info("silo stopped number=%d", self.number)
 
     async def tear_down(self, commit_wait_s: float = 0.1) -> None:
@@ -342,6 +352,15 @@ class Silo:
             await self.provider.close()
         except Exception:
             log.exception("the store did not close in order")
+
+    def on_drain(self, tell: Callable[[str], None]) -> None:
+        """Be told, with the reason, that an operator wants this silo drained; whoever hosts it stops it then.
+
+        Until somebody wants to be told, ``farro cluster drain`` is refused.
+        """
+        self._tell_drain = tell
+        if self._control is not None:
+            self._control.on_drain(tell)
 
     def on_stuck(self, tell: Callable[[str], None]) -> None:
         """Be told, in another thread, that the event loop has stood still for so long that others took over.

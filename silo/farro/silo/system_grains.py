@@ -9,10 +9,12 @@ from __future__ import annotations
 from farro.client.errors import SiloUnavailable
 from farro.client.reminders import PastTick
 from farro.client.streams import StoredEvent
+from farro.silo.cluster.silo_grain import SiloControl, SiloFacts
 from farro.silo.grains.decorators import readonly
 from farro.silo.grains.grain import Grain
 from farro.silo.reminders.management import Names, ReminderDesk
 from farro.silo.reminders.management_grain import ReminderVerbs, grain_or_all
+from farro.silo.reminders.management_owners import ClusterDesk
 from farro.silo.streams.core import Brought
 from farro.silo.streams.subscribers import Subscribers
 
@@ -71,19 +73,37 @@ class PartitionGrain(ReminderVerbs, Grain, name="farro.partition"):
 
 
 class SiloGrain(Grain, name="farro.silo"):
-    """What a silo tells the others of itself."""
+    """What a silo tells of itself, and what it is told.  It answers without lease and partitions, and so when
+    it is frozen as well."""
 
     __farro_system__ = True
 
-    @readonly
-    async def last_ticks(
-        self, grain_type: str | None, grain_key: str | None, name: str | None, limit: int
-    ) -> list[PastTick]:
-        desk = self._farro_runtime.desk
+    @property
+    def _desk(self) -> ClusterDesk:
+        desk: ClusterDesk = self._farro_runtime.desk
         if self.key != str(desk.number):
             raise SiloUnavailable(
                 f"this is silo {desk.number}; silo {self.key[:20]} cannot be reached from it",
                 turn_ran=False,
             )
-        ticks: list[PastTick] = desk.here.history(grain_or_all(grain_type, grain_key), name, limit)
-        return ticks
+        return desk
+
+    @property
+    def _control(self) -> SiloControl:
+        control: SiloControl = self._farro_runtime.control
+        return control
+
+    @readonly
+    async def last_ticks(
+        self, grain_type: str | None, grain_key: str | None, name: str | None, limit: int
+    ) -> list[PastTick]:
+        return self._desk.here.history(grain_or_all(grain_type, grain_key), name, limit)
+
+    @readonly
+    async def facts(self) -> SiloFacts:
+        return self._control.facts()
+
+    @readonly
+    async def drain(self) -> None:
+        """Hand the partitions over, then stop.  Answered before it begins: it waits for running turns."""
+        self._control.request_drain("asked to drain by an operator")

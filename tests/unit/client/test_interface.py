@@ -71,6 +71,7 @@ class Recorder:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         timeout: float | None,
+        request_id: str | None = None,
     ) -> Awaitable[Any]:
         self.calls.append((grain_type, grain_key, spec.name, args, kwargs, timeout))
 

@@ -47,6 +47,7 @@ class Script:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         timeout: float | None,  # noqa: ASYNC109 - the signature of callers
+        request_id: str | None = None,
     ) -> Any:
         wire, _ = spec.encode_call(args, kwargs)
         self.asked.append((grain_type, grain_key, spec.name, tuple(wire)))

@@ -7,6 +7,9 @@ keeps its length: to write within it costs a third less than to append.  It grow
 come to its end again, and that is when the next copying starts.  Only a writer that outruns the copying waits
 for it.  A long reader of another program keeps the log from being started over; it is tried again as the log
 grows and with each renewal, so that the log shrinks soon after that reader ends.
+
+Every process that writes to the file does so, and what makes others wait happens under the write lock.  The
+copying itself holds up nobody and runs without it; of two at a time SQLite turns one away.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ class Checkpointer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="farro-sqlite-checkpoint")
         self._copying: Future[None] | None = None
         self._start_at = LOG_BYTES_START
+        self._seen = 0  # the size of the log after the last write
         self._held_up = False  # by a reader, the last time
 
     def prepare(self, writer: sqlite3.Connection) -> None:
@@ -55,7 +59,10 @@ class Checkpointer:
 
         What was committed is durable whatever happens here, so trouble is logged and tried again later.
         """
-        size = self._size()
+        size, before = self._size(), self._seen
+        self._seen = size
+        if size < before:
+            self._look_from(size)  # another process has had it started over
         if self._copying is not None:
             if self._copying.done() or size >= LOG_BYTES_WAIT:
                 self._finish(writer, self._copying)
@@ -85,7 +92,12 @@ class Checkpointer:
         if self._held_up:
             self._start_at = self._size() + LOG_BYTES_RETRY
         else:
-            self._start_at = max(LOG_BYTES_START, min(self._size(), LOG_BYTES_KEPT)) + 1
+            self._look_from(self._size())
+
+    def _look_from(self, size: int) -> None:
+        """The log was started over in a file of that size."""
+        self._start_at = max(LOG_BYTES_START, min(size, LOG_BYTES_KEPT)) + 1
+        self._held_up = False
 
     def _start_over(self, writer: sqlite3.Connection, patience_ms: int) -> bool:
         """Have the next commit write at the beginning of the log; False when a reader still needs its end."""

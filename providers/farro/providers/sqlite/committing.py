@@ -70,6 +70,13 @@ def trim_events(
         return connection.execute(QUERIES["trim_events"], values).rowcount
 
 
+def forget_requests(
+    connection: sqlite3.Connection, url: str, service_id: str, before: int, limit: int
+) -> int:
+    with writing(connection, url):
+        return connection.execute(QUERIES["forget_requests"], (service_id, before, max(limit, 0))).rowcount
+
+
 def runs_of_distinct_grains(batch: Sequence[Commit]) -> Iterator[range]:
     """The positions of the batch cut before each member whose grain is already in the run."""
     grains = [(member.grain_type, member.grain_key) for member in batch]
@@ -125,6 +132,7 @@ class _Batch:
                 verdicts[index] = _FENCED
         settled = {index for index, member in enumerate(members) if member.settle is not None}
         if self._looks:
+            self._refuse_repeated(members, verdicts)
             self._refuse_conflicts(members, verdicts)
             settled = self._settled(members, verdicts)
         refused = len(verdicts)
@@ -148,6 +156,16 @@ class _Batch:
 
     def _address(self, index: int, member: Commit) -> tuple[int, str, str, str]:
         return index, self._service_id, member.grain_type, member.grain_key
+
+    def _refuse_repeated(self, members: Sequence[Commit], verdicts: dict[int, Verdict]) -> None:
+        asked = [
+            (*self._address(index, member), request.request_id)
+            for index, member in enumerate(members)
+            if (request := member.request) is not None and index not in verdicts
+        ]
+        for statement, values in in_statements("answers", asked):
+            for index, answer in self._connection.execute(statement, values).fetchall():
+                verdicts[index] = Verdict(Outcome.REPEATED, answer=answer)
 
     def _refuse_conflicts(self, members: Sequence[Commit], verdicts: dict[int, Verdict]) -> None:
         expected = {

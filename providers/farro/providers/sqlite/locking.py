@@ -1,102 +1,82 @@
-"""One silo per file: an OS lock on a file beside the database, and the file systems where such locks lie.
+"""Who has a database file open: a lock on a file beside it, and the file systems where such locks lie.
 
 The lock is never taken on the database itself:  SQLite's own locks live there, and closing any descriptor of
-it would drop them.  The kernel releases the lock when its holder ends, also by SIGKILL, so it needs no
-clean-up; the lock file stays, because deleting it would let two silos lock two different files of one name.
+it would drop them.  The lock file stays, because deleting it would let two silos lock two different files of
+one name.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import sys
 from pathlib import Path
-from weakref import WeakSet
 
 from farro.providers.errors import StoreInUse, Unavailable
-
-if sys.platform == "win32":
-    import msvcrt
-
-    _PID_AT = 1  # the first byte is locked, and a locked byte cannot be read there
-
-    def _lock(descriptor: int) -> None:
-        os.lseek(descriptor, 0, os.SEEK_SET)
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-
-else:
-    import fcntl
-
-    _PID_AT = 0
-
-    def _lock(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
+from farro.providers.sqlite.os_locks import FileLock, hold_for_this_process
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "ncpfs", "fuse.sshfs", "fuse.glusterfs", "fuse.s3fs"}
 )
-_PID_BYTES_MAX = 20
-
-_held: WeakSet[StoreLock] = WeakSet()
 
 
 class StoreLock:
-    """Held from :meth:`acquire` to :meth:`release`, by this process and none of its forked children."""
+    """Shared by all that have the database open for writing; its file says which database that is.
+
+    SQLite finds the log of a database by its name.  A silo that opened a file put in the place of one that
+    another silo still has open would read that one's log into it; so it is refused.  All of this happens
+    under the write lock of the database.
+    """
 
     def __init__(self, database: Path) -> None:
         self._database = database
-        self.path = database.with_name(database.name + ".lock")
-        self._name = str(self.path)
-        self._descriptor: int | None = None
+        self._lock = FileLock(database.with_name(database.name + ".lock"))
+        self.path = self._lock.path
 
     def acquire(self) -> None:
-        """Never waits.  StoreInUse names the process that holds the lock."""
-        try:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-        except OSError as error:
-            raise Unavailable(f"cannot open the lock file {self.path}: {error.strerror}") from error
-        try:
-            _lock(descriptor)
-        except OSError as error:
-            os.lseek(descriptor, _PID_AT, os.SEEK_SET)
-            holder = os.read(descriptor, _PID_BYTES_MAX).decode(errors="replace").strip() or "unknown"
-            os.close(descriptor)
+        """StoreInUse: it is held by a farro that shares no file, or for a database that is there no more."""
+        if not hold_for_this_process(self._database.with_name(self._database.name + ".process")):
             raise StoreInUse(
-                f"{self._database} is in use by the silo of process {holder}: stop it, or give this"
-                " silo another file (this farro runs one silo per SQLite file)"
-            ) from error
-        self._descriptor = descriptor
-        _held.add(self)
-        os.ftruncate(descriptor, 0)
-        os.lseek(descriptor, _PID_AT, os.SEEK_SET)
-        os.write(descriptor, f"{os.getpid()}\n".encode())
+                f"{self._database} is in use by another process: stop it, or give this silo another file"
+                " (on Windows, where nobody can wait fairly for a file lock, one process has an SQLite file)"
+            )
+        self._lock.open()
+        if self._lock.try_lock():
+            return  # alone: settle() says for which database
+        if not self._lock.try_lock(shared=True):
+            raise StoreInUse(
+                f"{self._database} is in use by process {self._lock.read().decode(errors='replace').strip()},"
+                " of a farro that shares no file with others: stop it first"
+            )
+        try:
+            found = self._database.stat()
+        except FileNotFoundError:
+            found = None
+        if found is None or self._lock.read() != _identity(found):
+            raise StoreInUse(
+                f"{self._database} was removed or replaced while a silo had it open that still runs; its log"
+                " would be taken for this file's: stop that silo first"
+            )
+
+    def settle(self) -> None:
+        """After :meth:`acquire`, with the database in place: say which it is, and share the lock."""
+        self._lock.write(_identity(self._database.stat()))
+        if not self._lock.try_lock(shared=True):
+            raise StoreInUse(f"{self._database} was taken by another process meanwhile: try again")
+
+    def is_alone(self) -> bool:
+        """Nobody else has the database open.  The answer may cost the lock: :meth:`release` follows."""
+        return self._lock.try_lock()
 
     def still_named(self) -> bool:
-        """Whether the locked file still is the one another silo would find under the name."""
-        if self._descriptor is None:
-            return False
-        try:
-            return os.path.samestat(os.stat(self._name), os.fstat(self._descriptor))  # noqa: PTH116 - with every batch
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+        return self._lock.still_named()
 
     def release(self) -> None:
         """Repeatable."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-            _held.discard(self)
+        self._lock.close()
 
 
-def _release_in_child() -> None:
-    # a forked child shares the lock: left open there, it would outlive the silo
-    for lock in list(_held):
-        lock.release()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_release_in_child)
+def _identity(found: os.stat_result) -> bytes:
+    return f"{found.st_dev}:{found.st_ino}\n".encode()
 
 
 def network_file_system(path: Path, mounts: str) -> str | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from farro.providers.errors import SchemaMismatch, StoreMissing, Unavailable
 from farro.providers.sqlite.failures import writing
-from farro.providers.sqlite.membership import PARTITIONS
+from farro.providers.sqlite.membership import PARTITIONS, Service
 from farro.providers.sqlite.migrating import known_migrations, migrate, pending
 from farro.providers.sqlite.queries import QUERIES
 
@@ -37,25 +37,31 @@ def check_path(path: Path, *, read_only: bool) -> None:
         raise Unavailable(f"{path} is a directory: give the path of a file")
 
 
-def prepare_writer(
-    connection: sqlite3.Connection, url: str, service_id: str, synchronous: str, now: int
-) -> tuple[int, int]:
+def prepare_writer(connection: sqlite3.Connection, service: Service, now: int) -> tuple[int, int]:
     """Log mode, migrations, partition count.  Answers (schema version, partitions)."""
     # nothing is written, not even the log mode, before a foreign or newer file is recognised
+    url = service.url
     pending(connection, url, known_migrations())
     (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise Unavailable(f"{url} cannot use a write-ahead log here ({mode}): use a local disk")
-    connection.execute(f"PRAGMA synchronous = {synchronous}")
+    connection.execute(f"PRAGMA synchronous = {service.synchronous}")
     connection.execute(f"PRAGMA cache_size = -{WRITER_CACHE_KIB}")
+    key = (service.service_id, _PARTITIONS_KEY)
     with writing(connection, url):
         version = migrate(connection, url, known_migrations(), now)
-        found = connection.execute(QUERIES["read_setting"], (service_id, _PARTITIONS_KEY)).fetchone()
+        found = connection.execute(QUERIES["read_setting"], key).fetchone()
         if found is None:
-            connection.execute(QUERIES["write_setting"], (service_id, _PARTITIONS_KEY, PARTITIONS))
+            connection.execute(QUERIES["write_setting"], (*key, PARTITIONS))
         elif found[0] != PARTITIONS:
             raise SchemaMismatch(f"{url} has {found[0]} partitions; this farro works with {PARTITIONS}")
     return version, PARTITIONS
+
+
+def prepare_members(connection: sqlite3.Connection, service: Service) -> None:
+    """For the verbs of membership alone, on a file that :func:`prepare_writer` has made ready."""
+    check_for_reading(connection, service.url)
+    connection.execute(f"PRAGMA synchronous = {service.synchronous}")
 
 
 def prepare_reader(connection: sqlite3.Connection) -> None:

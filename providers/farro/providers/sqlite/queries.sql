@@ -24,41 +24,74 @@ SELECT value FROM stores WHERE service_id = ?1 AND key = ?2
 INSERT INTO stores (service_id, key, value) VALUES (?1, ?2, ?3)
 ON CONFLICT (service_id, key) DO UPDATE SET value = excluded.value
 
+-- name: move_view
+-- The view's number grows with everything that cluster() tells, renewals apart.
+INSERT INTO stores (service_id, key, value) VALUES (?1, 'view', 1)
+ON CONFLICT (service_id, key) DO UPDATE SET value = value + 1
+
 -- name: add_silo
 -- A new member, alive at ?4.
-INSERT INTO silos (service_id, number, address, started_at, renewed_at) VALUES (?1, ?2, ?3, ?4, ?4)
+INSERT INTO silos (service_id, number, address, started_at, renewed_at, status) VALUES (?1, ?2, ?3, ?4, ?4, 'joining')
+
+-- name: forget_silos
+-- Those that left or died before ?2.
+DELETE FROM silos WHERE service_id = ?1 AND left_at < ?2
 
 -- name: silos
--- Every silo that ever joined, by number.
-SELECT number, address, started_at, renewed_at, left_at FROM silos WHERE service_id = ?1 ORDER BY number
+-- Every silo that is still recorded, by number, in the order of SiloRow.
+SELECT number, address, started_at, renewed_at, left_at, status, renewals, load
+FROM silos WHERE service_id = ?1 ORDER BY number
 
--- name: is_member
--- One row when the silo has joined and not left.
-SELECT 1 FROM silos WHERE service_id = ?1 AND number = ?2 AND left_at IS NULL
+-- name: silo
+-- One silo that has joined and not left: its status, its renewals and its sign of life.
+SELECT status, renewals, renewed_at FROM silos WHERE service_id = ?1 AND number = ?2 AND left_at IS NULL
+
+-- name: member_numbers
+-- The numbers of the silos that have joined and not left.
+SELECT number FROM silos WHERE service_id = ?1 AND left_at IS NULL
 
 -- name: sign_of_life
 -- One row when the silo is a member, none otherwise.
 UPDATE silos SET renewed_at = ?3 WHERE service_id = ?1 AND number = ?2 AND left_at IS NULL
 
+-- name: renew
+-- A sign of life that others can count; one row when the silo is a member, none otherwise.
+UPDATE silos SET renewed_at = ?3, renewals = renewals + 1, load = ?4
+WHERE service_id = ?1 AND number = ?2 AND left_at IS NULL
+
+-- name: set_status
+-- The next status of a member.
+UPDATE silos SET status = ?4, renewed_at = ?3 WHERE service_id = ?1 AND number = ?2 AND left_at IS NULL
+
 -- name: leave
 -- One row when the silo was a member until now.
-UPDATE silos SET renewed_at = ?3, left_at = ?3 WHERE service_id = ?1 AND number = ?2 AND left_at IS NULL
+UPDATE silos SET status = 'left', renewed_at = ?3, left_at = ?3
+WHERE service_id = ?1 AND number = ?2 AND left_at IS NULL
+
+-- name: mark_dead
+-- Its last sign of life stays.
+UPDATE silos SET status = 'dead', left_at = ?3 WHERE service_id = ?1 AND number = ?2 AND left_at IS NULL
 
 -- name: free_partitions
 -- What a silo owned is free, and remembers its last sign of life.
 UPDATE partitions SET owner = NULL, alive_at = ?3 WHERE service_id = ?1 AND owner = ?2
 
--- name: last_alive
--- Last sign of life of whoever owned the partition last.
-SELECT coalesce(s.renewed_at, p.alive_at)
+-- name: release_partitions
+-- The same for those in the JSON array ?4.
+UPDATE partitions SET owner = NULL, alive_at = ?3
+WHERE service_id = ?1 AND owner = ?2 AND partition IN (SELECT value FROM json_each(?4))
+
+-- name: owned
+-- Each partition that was ever taken: its owner (NULL when free), its epoch and the last sign of life of whoever
+-- owned it last.
+SELECT p.partition, p.owner, p.epoch, coalesce(s.renewed_at, p.alive_at)
 FROM partitions p LEFT JOIN silos s ON s.service_id = p.service_id AND s.number = p.owner
-WHERE p.service_id = ?1 AND p.partition = ?2
+WHERE p.service_id = ?1
 
 -- name: take_partition
--- The new owner and the next epoch, which fences every older commit; answers the epoch.
+-- The new owner and the next epoch, which fences every older commit.
 INSERT INTO partitions (service_id, partition, owner, epoch) VALUES (?1, ?2, ?3, 1)
 ON CONFLICT (service_id, partition) DO UPDATE SET owner = excluded.owner, epoch = epoch + 1
-RETURNING epoch
 
 -- name: fences
 -- All partitions and their epochs as two lists: two values cost less than a row for each partition.
@@ -102,6 +135,28 @@ ON CONFLICT (service_id, grain_type, grain_key, source) DO UPDATE SET position =
 -- What one grain has consumed of each source.
 SELECT source, position FROM watermarks
 WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 ORDER BY source
+
+-- name: add_requests
+-- What grains answer for the first time; a request that has an answer keeps it, and is not counted.
+INSERT INTO requests (service_id, grain_type, grain_key, request_id, answer, at) VALUES {rows}
+ON CONFLICT (service_id, grain_type, grain_key, request_id) DO NOTHING
+
+-- name: answers
+-- (number, answer) of the requests that were answered before.
+WITH asked (number, service_id, grain_type, grain_key, request_id) AS (VALUES {rows})
+SELECT asked.number, r.answer FROM asked CROSS JOIN requests AS r
+WHERE r.service_id = asked.service_id AND r.grain_type = asked.grain_type AND r.grain_key = asked.grain_key
+    AND r.request_id = asked.request_id
+
+-- name: answer_to
+-- What one grain has answered to one request.
+SELECT answer FROM requests WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND request_id = ?4
+
+-- name: forget_requests
+-- At most ?3 answers given before ?2, the oldest first.
+DELETE FROM requests WHERE (service_id, grain_type, grain_key, request_id) IN (
+    SELECT service_id, grain_type, grain_key, request_id FROM requests
+    WHERE service_id = ?1 AND at < ?2 ORDER BY at LIMIT ?3)
 
 -- name: crowded
 -- [number] of the grains that have more reminders than there is room for.

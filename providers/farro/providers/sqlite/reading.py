@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from farro.providers.checks import INTEGER_MIN, is_storable
-from farro.providers.members import SiloRow
 from farro.providers.rows import (
     EventRow,
     GrainRow,
@@ -194,5 +193,11 @@ def unpollable(connection: sqlite3.Connection, service_id: str, limit: int) -> l
     return [ReminderRow(*row) for row in found]
 
 
-def silos(connection: sqlite3.Connection, service_id: str) -> list[SiloRow]:
-    return [SiloRow(*row) for row in fetch(connection, QUERIES["silos"], (service_id,))]
+def answer_to(
+    connection: sqlite3.Connection, service_id: str, grain_type: str, grain_key: str, request_id: str
+) -> bytes | None:
+    key = (grain_type, grain_key, request_id)
+    if not all(map(is_storable, key)):
+        return None
+    found = fetch(connection, QUERIES["answer_to"], (service_id, *key))
+    return found[0][0] if found else None

@@ -34,7 +34,8 @@ progress_values: Callable[[Progress], Values] = attrgetter(*Progress.__dataclass
 
 # before the reminder changes and after them, in this order
 _SETTLES = ("move_reminders", "move_by_operator", "delete_settled")
-_FIRST = (*_SETTLES, "add_grains", "write_states", "touch_grains", "destroy_grains", "delete_reminders_of")
+_GRAINS = ("add_grains", "write_states", "touch_grains", "destroy_grains")
+_FIRST = ("add_requests", *_SETTLES, *_GRAINS, "delete_reminders_of")
 _LAST = ("add_events", "add_messages")
 
 # writes whose condition is part of the verdicts: each row must find what its member expects
@@ -46,7 +47,9 @@ _REPLACE = PutMode.REPLACE
 
 
 class Missed(Exception):
-    """A grain has not the version, or a reminder not the occurrence, that a staged write expects."""
+    """A request was answered before, or a grain has not the version or a reminder not the occurrence that a
+    staged write expects.
+    """
 
 
 class Staged:
@@ -75,6 +78,9 @@ class Staged:
         )
         version = 0
         kept: tuple[str, ...] = ()
+        if (request := member.request) is not None:
+            answered = (*address, request.request_id, request.answer, request.at)
+            self._rows["add_requests"].append(answered)
         if member.watermarks:
             for mark in member.watermarks:
                 self._watermarks[(*address, mark.source)] = mark.position

@@ -9,12 +9,10 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TypeVar
 
-from farro.providers.errors import StoreChanged, Unavailable
-from farro.providers.members import PartitionRow, SiloRow
+from farro.providers.errors import Unavailable
 from farro.providers.rows import (
     Commit,
     EventRow,
@@ -27,20 +25,21 @@ from farro.providers.rows import (
     StoreInfo,
     Verdict,
 )
-from farro.providers.sqlite import membership, reading
-from farro.providers.sqlite.checkpointing import Checkpointer
-from farro.providers.sqlite.committing import commit_batch, trim_events
+from farro.providers.sqlite import reading
+from farro.providers.sqlite.committing import commit_batch, forget_requests, trim_events
 from farro.providers.sqlite.failures import translated
-from farro.providers.sqlite.locking import StoreLock, refuse_network_file_system
+from farro.providers.sqlite.locking import refuse_network_file_system
+from farro.providers.sqlite.members import MemberVerbs, SqliteMembers
+from farro.providers.sqlite.membership import Service
 from farro.providers.sqlite.opened import (
     check_for_reading,
     check_path,
-    leave_one_file,
     names_of_pending,
     prepare_reader,
     prepare_writer,
 )
-from farro.providers.sqlite.worker import Worker, connect
+from farro.providers.sqlite.worker import Worker, connect, open_file
+from farro.providers.sqlite.writer import Writer
 
 Result = TypeVar("Result")
 
@@ -48,12 +47,12 @@ SYNCHRONOUS = ("normal", "full", "extra")
 BUSY_TIMEOUT_S = 5.0  # how long another program's transaction is waited for
 
 
-class SqliteProvider:
+class SqliteProvider(MemberVerbs):
     """A store in the file ``path``.
 
     ``synchronous`` is SQLite's: "full" makes every commit durable before it is acknowledged; "normal" may
-    lose the last commits when the machine (not the process) dies; "extra" also syncs the folder.  Opened for
-    writing it holds the lock file beside the database: one silo per file.
+    lose the last commits when the machine (not the process) dies; "extra" also syncs the folder.  Several
+    processes of one machine may have the file open, and write in turns (on Windows one process alone).
     """
 
     def __init__(
@@ -69,18 +68,13 @@ class SqliteProvider:
             raise ValueError(f"synchronous must be one of {', '.join(SYNCHRONOUS)}, not {synchronous!r}")
         # the file itself: a link to it would lead to another lock and another log
         self._path = Path(os.path.realpath(path))
-        self._name = str(self._path)  # a path object takes its time, and this is looked at with every batch
         self._url = f"sqlite:///{self._path}"
         self._service_id = service_id
-        self._synchronous = synchronous.upper()
+        super().__init__(self._path, Service(self._url, service_id, synchronous.upper()))
         self._read_only = read_only
         self._busy_timeout_s = busy_timeout_s
-        self._writer: Worker | None = None
+        self._writer: Writer | None = None
         self._reader: Worker | None = None
-        self._checkpointer: Checkpointer | None = None
-        self._lock = StoreLock(self._path)
-        self._opened: os.stat_result | None = None  # the file that the writer has open
-        self._closing = AsyncExitStack()
         self._info: StoreInfo | None = None
 
     @property
@@ -90,10 +84,12 @@ class SqliteProvider:
     async def open(self, now: int) -> StoreInfo:
         if self._info is not None:
             return self._info
-        with translated(self._url):
-            async with AsyncExitStack() as closing:
-                version, partitions = await self._connect(closing, now)
-                self._closing = closing.pop_all()
+        try:
+            with translated(self._url):
+                version, partitions = await self._connect(now)
+        except BaseException:
+            await self.close()
+            raise
         self._info = StoreInfo(url=self._url, schema_version=version, partitions=partitions)
         return self._info
 
@@ -105,81 +101,66 @@ class SqliteProvider:
         """
         check_path(self._path, read_only=True)
         with translated(self._url):
-            async with AsyncExitStack() as closing:
-                reader = await self._connection(closing, "ro")
+            reader = await self._connection("ro")
+            try:
                 return await reader.run(lambda connection: names_of_pending(connection, self._url))
+            finally:
+                await reader.close()
 
-    async def _connect(self, closing: AsyncExitStack, now: int) -> tuple[int, int]:
+    async def _connect(self, now: int) -> tuple[int, int]:
         check_path(self._path, read_only=self._read_only)
         if self._read_only:
-            reader = await self._connection(closing, "ro")
-            await reader.run(prepare_reader)
-            found = await reader.run(lambda connection: check_for_reading(connection, self._url))
-            self._reader = reader
-            return found
+            self._reader = await self._connection("ro")
+            return await self._reader.run(lambda connection: check_for_reading(connection, self._url))
         refuse_network_file_system(self._path)
-        self._lock.acquire()
-        closing.callback(self._lock.release)
-        writer = await self._connection(closing, "rwc")
-        checkpointer = Checkpointer(self._path, self._busy_timeout_s)
-        found = await writer.run(
-            lambda connection: prepare_writer(connection, self._url, self._service_id, self._synchronous, now)
+        found: list[tuple[int, int]] = []
+        writer = Writer(self._path, self._url, self._busy_timeout_s)
+        await writer.open(
+            "rwc", lambda connection: found.append(prepare_writer(connection, self._service, now))
         )
-        self._opened = self._path.stat()
-        await writer.run(checkpointer.prepare)
-        closing.push_async_callback(writer.run, self._leave_one_file)
-        closing.push_async_callback(writer.run, lambda _: checkpointer.stop())
-        reader = await self._connection(closing, "rw")
-        await reader.run(prepare_reader)
-        self._writer, self._reader, self._checkpointer = writer, reader, checkpointer
-        return found
+        self._writer = writer
+        self._reader = await self._connection("rw")
+        return found[0]
 
-    def _check_file(self) -> None:
-        """StoreChanged unless the open file and the lock still are what a reader of the path would find."""
+    async def _connection(self, mode: str) -> Worker:
+        worker = await connect(lambda: open_file(f"{self._path.as_uri()}?mode={mode}", self._busy_timeout_s))
         try:
-            file_is_ours, lock_is_ours = self._file_is_ours(), self._lock.still_named()
-        except OSError as error:
-            raise Unavailable(f"{self._path} cannot be looked at: {error.strerror}") from error
-        if not file_is_ours:
-            raise StoreChanged(
-                f"{self._path} was removed or replaced while this silo had it open, and what it wrote now"
-                " would be lost: stop the silo, put the right file in place and start again"
-            )
-        if not lock_is_ours:
-            raise StoreChanged(
-                f"the lock file {self._lock.path} was removed or replaced while this silo held it, so that"
-                " a second silo can open the store: stop this silo and start again; leave the lock file alone"
-            )
-
-    def _file_is_ours(self) -> bool:
-        try:
-            return self._opened is not None and os.path.samestat(os.stat(self._name), self._opened)  # noqa: PTH116
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-
-    def _leave_one_file(self, connection: sqlite3.Connection) -> None:
-        # the log goes by its name: without file and lock it may be a second silo's; with the lock it is this
-        # one's, and left beside a file put in place meanwhile it would be replayed into that
-        file_is_ours = self._file_is_ours()
-        if file_is_ours or self._lock.still_named():
-            try:
-                leave_one_file(connection)
-            except sqlite3.OperationalError:
-                if file_is_ours:
-                    raise  # else SQLite refuses only the last step: to write to a file that has no name
-
-    async def _connection(self, closing: AsyncExitStack, mode: str) -> Worker:
-        worker = await connect(f"{self._path.as_uri()}?mode={mode}", self._busy_timeout_s)
-        closing.push_async_callback(worker.close)
+            await worker.run(prepare_reader)
+        except BaseException:
+            await worker.close()
+            raise
         return worker
 
     async def close(self) -> None:
-        self._info = self._writer = self._reader = self._checkpointer = None
-        closing = self._closing.pop_all()
-        with translated(self._url):
-            await closing.aclose()
+        self._info = None
+        reader, self._reader = self._reader, None
+        writer, self._writer = self._writer, None
+        try:
+            with translated(self._url):
+                if reader is not None:
+                    await reader.close()
+        finally:
+            try:
+                if writer is not None:
+                    await writer.close()
+            finally:
+                self._silo_locks.close()
 
-    async def _read(self, job: Callable[[sqlite3.Connection], Result]) -> Result:
+    def members(self) -> SqliteMembers:
+        if self._info is None:
+            raise Unavailable(f"{self._url} is not open")
+        if self._read_only:
+            raise Unavailable(f"{self._url} is opened for reading only")
+        return SqliteMembers(self._path, self._service, self._busy_timeout_s)
+
+    @property
+    def lanes(self) -> int:
+        return 1
+
+    def lane_of(self, partition: int) -> int:
+        return 0
+
+    async def look(self, job: Callable[[sqlite3.Connection], Result]) -> Result:
         if self._reader is None:
             raise Unavailable(f"{self._url} is not open")
         with translated(self._url):
@@ -188,50 +169,18 @@ class SqliteProvider:
     async def run_in_writer(
         self, job: Callable[[sqlite3.Connection], Result], *, look_again: bool = False
     ) -> Result:
-        """Run ``job`` in the writer's thread, after all that was begun before.
+        return await self._to_write().run(job, look_again=look_again)
 
-        StoreChanged: the file or its lock was removed or replaced; the job did not run.
-        """
-        checkpointer = self._checkpointer
-        if self._writer is None or checkpointer is None:
+    async def look_in_writer(self, job: Callable[[sqlite3.Connection], Result]) -> Result:
+        return await self._to_write().look(job)
+
+    def _to_write(self) -> Writer:
+        if self._writer is None:
             raise Unavailable(f"{self._url} is {'opened for reading only' if self._reader else 'not open'}")
-
-        def job_and_log(connection: sqlite3.Connection) -> Result:
-            self._check_file()
-            result = job(connection)
-            checkpointer.after_write(connection, again=look_again)
-            return result
-
-        with translated(self._url):
-            return await self._writer.run(job_and_log)
-
-    async def join(self, address: str, now: int) -> SiloRow:
-        return await self.run_in_writer(
-            lambda connection: membership.join(connection, self._url, self._service_id, address, now)
-        )
-
-    async def renew(self, number: int, now: int) -> bool:
-        return await self.run_in_writer(
-            lambda connection: membership.renew(
-                connection, self._url, self._service_id, number, now, self._synchronous
-            ),
-            look_again=True,
-        )
-
-    async def leave(self, number: int, now: int) -> None:
-        await self.run_in_writer(
-            lambda connection: membership.leave(connection, self._url, self._service_id, number, now)
-        )
-
-    async def take(self, number: int, partitions: Sequence[int], now: int) -> list[PartitionRow]:
-        return await self.run_in_writer(
-            lambda connection: membership.take(
-                connection, self._url, self._service_id, number, partitions, now
-            )
-        )
+        return self._writer
 
     async def load(self, grains: Sequence[tuple[str, str]]) -> list[GrainRow | None]:
-        run = self._read if self._read_only else self.run_in_writer
+        run = self.look if self._read_only else self.look_in_writer
         return await run(lambda connection: reading.load(connection, self._service_id, grains))
 
     async def commit(self, batch: Sequence[Commit], owner: int, now: int) -> list[Verdict]:
@@ -242,42 +191,42 @@ class SqliteProvider:
         )
 
     async def reminder(self, grain_type: str, grain_key: str, name: str) -> ReminderRow | None:
-        return await self._read(
+        return await self.look(
             lambda connection: reading.reminder(connection, self._service_id, grain_type, grain_key, name)
         )
 
     async def reminders_of(self, grain_type: str, grain_key: str) -> list[ReminderRow]:
-        return await self._read(
+        return await self.look(
             lambda connection: reading.reminders_of(connection, self._service_id, grain_type, grain_key)
         )
 
     async def poll(self, queries: Sequence[PollQuery]) -> list[list[ReminderRow]]:
-        return await self._read(lambda connection: reading.poll(connection, self._service_id, queries))
+        return await self.look(lambda connection: reading.poll(connection, self._service_id, queries))
 
     async def list_reminders(
         self, where: ReminderFilter, limit: int, after: tuple[str, str, str] | None = None
     ) -> list[ReminderRow]:
-        return await self._read(
+        return await self.look(
             lambda connection: reading.list_reminders(connection, self._service_id, where, limit, after)
         )
 
     async def count_reminders(self, where: ReminderFilter) -> list[ReminderCount]:
-        return await self._read(
+        return await self.look(
             lambda connection: reading.count_reminders(connection, self._service_id, where)
         )
 
     async def events(self, partition: int, stream: str, after: int, limit: int) -> list[tuple[int, EventRow]]:
-        return await self._read(
+        return await self.look(
             lambda connection: reading.events(connection, self._service_id, partition, stream, after, limit)
         )
 
     async def outbox(self, partition: int, after: int, limit: int) -> list[tuple[int, OutboxRow]]:
-        return await self._read(
+        return await self.look(
             lambda connection: reading.outbox(connection, self._service_id, partition, after, limit)
         )
 
     async def stream_heads(self, stream: str) -> list[tuple[int, int]]:
-        return await self._read(lambda connection: reading.stream_heads(connection, self._service_id, stream))
+        return await self.look(lambda connection: reading.stream_heads(connection, self._service_id, stream))
 
     async def trim_events(self, stream: str, partition: int, until: int) -> int:
         return await self.run_in_writer(
@@ -285,12 +234,21 @@ class SqliteProvider:
         )
 
     async def watermarks(self, grain_type: str, grain_key: str) -> dict[str, int]:
-        return await self._read(
+        return await self.look(
             lambda connection: reading.watermarks(connection, self._service_id, grain_type, grain_key)
         )
 
     async def unpollable(self, limit: int) -> list[ReminderRow]:
-        return await self._read(lambda connection: reading.unpollable(connection, self._service_id, limit))
+        return await self.look(lambda connection: reading.unpollable(connection, self._service_id, limit))
 
-    async def silos(self) -> list[SiloRow]:
-        return await self._read(lambda connection: reading.silos(connection, self._service_id))
+    async def answer_to(self, grain_type: str, grain_key: str, request_id: str) -> bytes | None:
+        return await self.look(
+            lambda connection: reading.answer_to(
+                connection, self._service_id, grain_type, grain_key, request_id
+            )
+        )
+
+    async def forget_requests(self, before: int, limit: int) -> int:
+        return await self.run_in_writer(
+            lambda connection: forget_requests(connection, self._url, self._service_id, before, limit)
+        )

@@ -37,18 +37,19 @@ class Worker(aiosqlite.Connection):
         await asyncio.to_thread(self._thread.join)
 
 
-async def connect(uri: str, busy_timeout_s: float) -> Worker:
-    """Open a ``file:`` URI.  Transactions are begun and ended by the functions alone."""
-
-    def connector() -> sqlite3.Connection:
-        return sqlite3.connect(
-            uri, uri=True, timeout=busy_timeout_s, isolation_level=None, cached_statements=CACHED_STATEMENTS
-        )
-
-    worker = Worker(connector, FETCH_CHUNK)
+async def connect(open_connection: Callable[[], sqlite3.Connection]) -> Worker:
+    """A thread in which ``open_connection`` has run."""
+    worker = Worker(open_connection, FETCH_CHUNK)
     try:
         await worker
     except BaseException:
         await worker.thread_ends()
         raise
     return worker
+
+
+def open_file(uri: str, busy_timeout_s: float) -> sqlite3.Connection:
+    """Open a ``file:`` URI.  Transactions are begun and ended by the functions alone."""
+    return sqlite3.connect(
+        uri, uri=True, timeout=busy_timeout_s, isolation_level=None, cached_statements=CACHED_STATEMENTS
+    )

@@ -101,6 +101,10 @@ class Activation:
     def streams(self) -> Any:
         return self.core.streams
 
+    @property
+    def control(self) -> Any:
+        return self.core.control
+
     def deactivate(self, grain: Grain[Any]) -> None:
         del grain
         self.put_to_sleep("the grain asked for it")
@@ -194,7 +198,7 @@ class Activation:
                 None,
                 CallTimeout(f"{call.target}: its deadline passed before it began", turn_ran=False),
             )
-        elif now >= self.core.frozen_from:
+        elif now >= self.core.frozen_from and self.partition >= 0:  # what lives in no partition has no lease
             self.core.catalog.set_aside(call, self.partition)
         elif call.delivery is not None and (admission := call.delivery.admit()) is not Admission.START:
             if admission is Admission.DROP:

@@ -121,9 +121,7 @@ class LocalCaller:
             try:
                 return await self.invoke(grain_type, grain_key, spec, args, kwargs, left, None, request)
             except FarroError as error:
-                if self._closed:
-                    raise
-                pause_s = repeats.after(error, deadline - self._loop.time())
+                pause_s = repeats.after(error, 0.0 if self._closed else deadline - self._loop.time())
             await asyncio.sleep(pause_s)
             request = Request(request.id, again=True)
 

@@ -23,10 +23,11 @@ from farro.silo.activations.core import Core
 from farro.silo.activations.failures import printable
 from farro.silo.activations.invocation import Invocation
 from farro.silo.activations.phases import Phase
-from farro.silo.activations.workers import Workers
+from farro.silo.activations.workers import NO_PARTITION, Workers
 from farro.silo.grains.grain_class import RECEIVE_REMINDER, SYSTEM_PREFIX, GrainClass, Operation
+from farro.silo.placement import OnSilo
 
-Elsewhere = Callable[[Invocation, int], None]  # the call and the partition of its grain
+Elsewhere = Callable[[Invocation, int | OnSilo], None]  # the call and the place of its grain
 
 LOOK_AGAIN_S = 0.02
 
@@ -131,8 +132,14 @@ class Catalog:
             return
         core = self._core
         ownership = core.ownership
-        partition = ownership.partition_of(call.grain_type, call.grain_key)
-        if (
+        partition = ownership.place_of(call.grain_type, call.grain_key)
+        if not isinstance(partition, int):
+            assert isinstance(partition, OnSilo), "stateless workers have gone their way"
+            if partition.number != core.committer.owner:
+                self.elsewhere(call, partition)
+                return
+            partition = NO_PARTITION
+        elif (
             ownership.owned(partition) is None
             or (partition in ownership.closing and not call.chain)
             or core.loop.time() >= core.suspect_from
@@ -243,6 +250,6 @@ class Catalog:
             each.discard()
 
 
-def _nowhere(call: Invocation, partition: int) -> None:
+def _nowhere(call: Invocation, place: int | OnSilo) -> None:
     """A silo alone, without a cluster: nobody else can serve what it does not own."""
-    call.respond(None, Fenced(f"this silo does not own partition {partition} of {call.target}"))
+    call.respond(None, Fenced(f"this silo does not own {call.target}, which lives in {place}"))

@@ -59,6 +59,7 @@ class Core:
     carriers: Carriers = field(init=False)
     desk: Any = field(init=False)  # the silo's ReminderDesk: a room above, handed through to its grain
     streams: Any = field(init=False)  # the silo's StreamService, likewise
+    control: Any = field(init=False)  # the silo's Control: what its operators' grains may do
     running: set[Turn] = field(default_factory=set)
     loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
     context: Context = field(default_factory=empty_context)  # turns start here, not in their caller's

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import sys
+from typing import TextIO
 
 from farro.client.clock import from_us
 from farro.silo.cli.failing import one_line
@@ -15,9 +17,11 @@ FORMATS = ("text", "json")
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def set_up_logging(level: str, form: str) -> None:
-    """Send every record of ``level`` and above to stderr, one line each (a traceback follows its line)."""
-    handler = logging.StreamHandler(sys.stderr)
+def set_up_logging(level: str, form: str, stream: TextIO | io.TextIOBase | None = None) -> None:
+    """Send every record of ``level`` and above to ``stream`` (None: stderr), one line each (a traceback
+    follows its line).
+    """
+    handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(JsonLine() if form == "json" else TextLine())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 

@@ -18,6 +18,7 @@ COMMANDS = {
     "silo": ("farro.silo.cli.silo", "silo", "Run a silo that serves the grain classes of MODULES."),
     "call": ("farro.silo.cli.call", "call", "Call a method of a grain and print its result as JSON."),
     "reminders": ("farro.silo.cli.reminders", "reminders", "Look at reminders, and operate them."),
+    "cluster": ("farro.silo.cli.cluster", "cluster", "Look at silos and partitions, and drain a silo."),
     "migrate": ("farro.silo.cli.migrate", "migrate", "Upgrade a store, or import reminders of Orleans."),
     "cron": ("farro.silo.cli.cron", "cron", "Read cron texts: when they fire, and what they mean."),
     "demo": ("farro.silo.cli.demo.command", "demo", "Watch grains keep their schedules through a kill -9."),

@@ -94,12 +94,12 @@ def source(
     context: click.Context, silo_url: str, store: str | None, service_id: str
 ) -> AbstractAsyncContextManager[Source]:
     """The silo or the store that the command line and the environment mean."""
-    if store is not None and _prefers_store(context):
+    if store is not None and prefers_store(context):
         return of_store(store, service_id)
     return of_silo(silo_url)
 
 
-def _prefers_store(context: click.Context) -> bool:
+def prefers_store(context: click.Context) -> bool:
     """A flag beats the environment, the environment beats the default; between equals the silo."""
     order = (ParameterSource.COMMANDLINE, ParameterSource.ENVIRONMENT, ParameterSource.DEFAULT)
     silo = context.get_parameter_source("silo_url") or ParameterSource.DEFAULT

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -14,18 +16,21 @@ import click
 from farro.client.clock import Clock, ScaledClock, SystemClock, from_us
 from farro.client.errors import FarroError
 from farro.providers.errors import BadStoreUrl, StoreError
+from farro.providers.opening import open_provider
 from farro.silo.cli import options as given
 from farro.silo.cli.failing import BadUsage, Failed, one_line
 from farro.silo.cli.log_lines import FORMATS, LEVELS, set_up_logging
 from farro.silo.cli.modules import GrainType, load_grains
 from farro.silo.cli.stopping import Stop
-from farro.silo.gateway.address import CannotListen
+from farro.silo.cli.supervising.signs import Signs
+from farro.silo.gateway.address import CannotListen, ListenAddress
 from farro.silo.host import Silo
 from farro.silo.options import OptionsError, ReminderOptions, SiloOptions
 
 log = logging.getLogger("farro.cli")
 
 STOP_TIMEOUT_S = 10.0
+PROCESSES_MAX = 64
 DEMO_WINDOW_S = 5.0  # loop seconds that a silo on a fast clock looks ahead; it polls five times as often
 
 
@@ -40,6 +45,8 @@ class Serving:
     options: SiloOptions
     clock: Clock
     ends_with_stdin: bool
+    signs: Signs
+    advertise: str | None = None
 
 
 @click.command()
@@ -49,7 +56,8 @@ class Serving:
     envvar="FARRO_STORE",
     default="sqlite:///farro.db",
     show_default=True,
-    help="Where state and reminders are kept: sqlite:///FILE, sqlite:////ABSOLUTE/FILE or memory://.",
+    help="Where state and reminders are kept: sqlite:///FILE, sqlite:////ABSOLUTE/FILE, "
+    "postgresql://USER@HOST/DATABASE or memory://.",
 )
 @click.option(
     "--listen",
@@ -57,7 +65,13 @@ class Serving:
     envvar="FARRO_LISTEN",
     default="127.0.0.1:11111",
     show_default=True,
-    help="Where clients reach the silo; port 0 lets the system choose.",
+    help="Where clients and other silos reach the silo; port 0 lets the system choose.",
+)
+@click.option(
+    "--advertise",
+    metavar="HOST:PORT",
+    envvar="FARRO_ADVERTISE",
+    help="Where clients and other silos reach it, if that is not where it listens: behind a port mapping.",
 )
 @given.service_id
 @click.option(
@@ -77,36 +91,63 @@ class Serving:
     show_default="off",
     help="Listen beyond loopback although there is no TLS and no authentication yet.",
 )
+@click.option(
+    "--processes",
+    type=click.IntRange(1, PROCESSES_MAX),
+    default=1,
+    show_default=True,
+    help="How many silos to run over the store, each a process with the next port.",
+)
 @click.option("--demo-clock", metavar="START:SPEED", hidden=True, help="Schedule time of its own.")
 @click.option("--end-with-stdin", is_flag=True, hidden=True, help="Stop when stdin is closed.")
+@click.option("--signs-to", type=int, metavar="FD", hidden=True, help="Where a supervisor hears of it.")
+@click.option("--check", is_flag=True, hidden=True, help="Only say whether this could be started.")
+@click.pass_context
 def silo(
+    context: click.Context,
     modules: tuple[str, ...],
     store: str,
     listen: str,
+    advertise: str | None,
     service_id: str,
     stop_timeout: float,
     log_level: str,
     log_format: str,
     allow_insecure_bind: bool,
+    processes: int,
     demo_clock: str | None,
     end_with_stdin: bool,
+    signs_to: int | None,
+    check: bool,
 ) -> int:
     """Serve every grain class found in MODULES until SIGTERM or Ctrl-C.
 
     MODULES are written as in an import (counter, myapp.grains) and found in the current folder, in PYTHONPATH
     or among the installed packages.  When the silo is ready it says so in one line on stdout.  The first
     SIGTERM or Ctrl-C lets running turns finish; a second one ends the silo at once.
+
+    With --processes N, N silos run on this machine, watched and restarted by a process that serves nothing;
+    SIGHUP restarts them one after another.
     """
+    if processes > 1:
+        from farro.silo.cli.supervising.command import supervise  # only whoever supervises needs it
+
+        return supervise(context)
     set_up_logging(log_level, log_format)
-    clock, reminders = _time(demo_clock)
-    options = SiloOptions(
-        reminders=reminders,
-        stop_timeout=timedelta(seconds=stop_timeout),
-        allow_insecure_bind=allow_insecure_bind,
-    )
-    grains = load_grains(modules)
-    asked = Serving(grains, store, listen, service_id, options, clock, end_with_stdin)
-    return asyncio.run(_serve(asked))
+    signs = Signs(signs_to)
+    with signs.of_life():
+        clock, reminders = _time(demo_clock)
+        options = SiloOptions(
+            reminders=reminders,
+            stop_timeout=timedelta(seconds=stop_timeout),
+            allow_insecure_bind=allow_insecure_bind,
+        )
+        grains = load_grains(modules)
+        asked = Serving(grains, store, listen, service_id, options, clock, end_with_stdin, signs, advertise)
+        if check:
+            _made(asked)
+            return 0
+        return asyncio.run(_serve(asked))
 
 
 async def _serve(asked: Serving) -> int:
@@ -121,9 +162,13 @@ async def _serve(asked: Serving) -> int:
     with stop.on_signals(), stop.when_stdin_closes(asked.ends_with_stdin):
         running = await _started(asked)
         number = str(running.number)
+        stop.hands_over = lambda: running.cluster.has_peers
         try:
             _say_ready(running, asked)
+            asked.signs.ready(running.number, str(running.address))
             running.on_failure(lambda reason: stop.ask(reason, exit_code=1))
+            running.on_stuck(stop.end_stuck)
+            running.on_drain(stop.ask)
             await stop.wait()
         finally:
             await running.stop()
@@ -131,18 +176,33 @@ async def _serve(asked: Serving) -> int:
     return stop.exit_code
 
 
-async def _started(asked: Serving) -> Silo:
-    """A running silo, or one clear reason why there is none."""
-    try:
-        silo = Silo(
+def _made(asked: Serving) -> Silo:
+    """A silo that is not started yet, or the reason why it never could be; nothing is opened."""
+    with _one_clear_error():
+        ListenAddress.parse(asked.listen).check_allowed(asked.options.allow_insecure_bind)
+        return Silo(
             asked.grains,
-            asked.store,
+            open_provider(asked.store, service_id=asked.service_id),
             asked.listen,
             options=asked.options,
             service_id=asked.service_id,
+            advertise=asked.advertise,
             clock=asked.clock,
         )
+
+
+async def _started(asked: Serving) -> Silo:
+    """A running silo, or one clear reason why there is none."""
+    silo = _made(asked)
+    with _one_clear_error():
         await silo.start()
+    return silo
+
+
+@contextmanager
+def _one_clear_error() -> Iterator[None]:
+    try:
+        yield
     except BadStoreUrl as error:
         raise BadUsage(f"--store: {one_line(str(error))}") from None
     except StoreError as error:
@@ -153,7 +213,6 @@ async def _started(asked: Serving) -> Silo:
         raise Failed(f"the silo did not start: {one_line(str(error))}") from None
     except ValueError as error:
         raise BadUsage(one_line(str(error))) from None
-    return silo
 
 
 def _say_ready(running: Silo, asked: Serving) -> None:

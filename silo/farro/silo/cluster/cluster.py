@@ -35,6 +35,7 @@ from farro.silo.cluster.partitions import Partitions
 from farro.silo.cluster.router import Router
 from farro.silo.metrics import ClusterFigures
 from farro.silo.options import ClusterOptions
+from farro.silo.placement import OnSilo
 from farro.silo.tasks import TaskOwner
 
 log = logging.getLogger("farro.cluster")
@@ -114,6 +115,11 @@ class Cluster:
         return self.row.number
 
     @property
+    def healthy(self) -> bool:
+        """The lease is being renewed."""
+        return self._lease.stage(self._loop.time()) is Stage.HEALTHY
+
+    @property
     def has_peers(self) -> bool:
         """Are there other silos on the store, as far as this one has seen?"""
         return bool(self._others(self._rows))
@@ -189,6 +195,7 @@ class Cluster:
         """The heartbeat's answer."""
         if beat.error is not None:
             log.info("silo %d could not renew: %s", beat.number, beat.error)
+            self._asked.set()  # the look finds out whether the store is silent or another one
             return
         if beat.view is None:
             self._tasks.start(self._join_again(), "join again")
@@ -221,11 +228,11 @@ class Cluster:
         log.info("partition %d is another silo's", partition)
         self._asked.set()
 
-    def _elsewhere(self, call: Invocation, partition: int) -> None:
-        if self._ownership.owned(partition) is not None:
-            self._router.hold(call, partition)  # suspect, frozen, or being handed over
+    def _elsewhere(self, call: Invocation, place: int | OnSilo) -> None:
+        if isinstance(place, int) and self._ownership.owned(place) is not None:
+            self._router.hold(call, place)  # suspect, frozen, or being handed over
         else:
-            self._router.submit(call, partition)
+            self._router.submit(call, place)
 
     # ---- the lease
 
@@ -407,6 +414,6 @@ class Cluster:
         self._publish(map_)
 
 
-def _closed(call: Invocation, partition: int) -> None:
-    del partition
+def _closed(call: Invocation, place: int | OnSilo) -> None:
+    del place
     call.respond(None, SiloStopping(f"this silo has stopped and does not serve {call.target} any more"))

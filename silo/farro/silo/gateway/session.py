@@ -40,6 +40,7 @@ from farro.client.protocol import (
     GOAWAY,
     NEWS,
     REPLY,
+    REQUEST_VERSION,
     Hello,
     Message,
     bad_target,
@@ -49,8 +50,10 @@ from farro.client.protocol import (
     check_news,
     map_message,
     messages_of,
+    request_of,
     welcome,
 )
+from farro.client.requests import Request
 from farro.client.sockets import Socket
 from farro.silo.activations.invocation import Invocation
 from farro.silo.gateway.answers import as_farro_error, sendable_error
@@ -100,6 +103,7 @@ class Session:
         self._codec = shared.codec
         self._options = shared.options
         self._hello: Hello | None = None
+        self._from_peer = False
         self._abort = abort
         self._loop = asyncio.get_running_loop()
         self._in_flight: dict[int, Invocation] = {}
@@ -189,6 +193,7 @@ class Session:
         hello = check_hello(batch[0])
         self._check_meant(hello)
         self._hello = hello
+        self._from_peer = hello.silo > 0
         greeting = {**self._shared.facts, "calls_max": self._options.calls_announced}
         self._outbox.put(welcome(hello.version, greeting))
         if self._shared.map is not None and not hello.silo:
@@ -242,12 +247,13 @@ class Session:
             else:
                 raise ProtocolError(f"a client does not send messages of kind {message[0]}")
 
-    @property
-    def _from_peer(self) -> int:
-        """The number of the silo at the other end; 0 for a client."""
-        return 0 if self._hello is None else self._hello.silo
-
     def _call(self, message: Message, share: int, now: float) -> None:
+        request: Request | None = None
+        if len(message) > 9:
+            assert self._hello is not None
+            if self._hello.version < REQUEST_VERSION:
+                raise ProtocolError(f"version {self._hello.version} of the protocol carries no requests")
+            request = request_of(message)
         _, call_id, grain_type, key, method, args, kwargs, timeout_ms, chain = message
         in_flight = self._in_flight
         if call_id == 0:
@@ -275,6 +281,7 @@ class Session:
             () if chain is None else tuple(map(tuple, chain)),
             partial(self._respond, call_id, share),
         )
+        call.request = request
         if self._from_peer:
             call.forwarded, call.external = True, False
         in_flight[call_id] = call

@@ -61,6 +61,9 @@ class GrainRuntime(Protocol):
     @property
     def streams(self) -> Any: ...
 
+    @property
+    def control(self) -> Any: ...
+
     def deactivate(self, grain: Grain[Any]) -> None: ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,12 +11,13 @@ import pytest
 
 from farro.client.clock import ScaledClock, SystemClock
 from farro.silo.cli.silo import Serving, _started, _time
+from farro.silo.cli.supervising.signs import Signs
 from farro.silo.options import SiloOptions
 from tests.acceptance.served_grains import Counter
 
 
 def serving(store: str, listen: str = "127.0.0.1:0") -> Serving:
-    return Serving([Counter], store, listen, "default", SiloOptions(), SystemClock(), False)
+    return Serving([Counter], store, listen, "default", SiloOptions(), SystemClock(), False, Signs(None))
 
 
 @pytest.mark.parametrize(
@@ -49,6 +51,22 @@ async def test_an_address_that_cannot_be_read_is_bad_usage(listen: str) -> None:
     with pytest.raises(click.ClickException) as raised:
         await _started(serving("memory://", listen))
     assert raised.value.exit_code == 2 and listen in raised.value.message
+
+
+async def test_where_it_can_be_reached_is_what_it_advertises() -> None:
+    asked = replace(serving("memory://"), advertise="127.0.0.1:7")
+    silo = await _started(asked)
+    try:
+        (row,) = await silo.provider.silos()
+        assert row.address == "127.0.0.1:7"
+    finally:
+        await silo.stop()
+
+
+async def test_an_advertised_address_that_cannot_be_read_is_bad_usage() -> None:
+    with pytest.raises(click.ClickException) as raised:
+        await _started(replace(serving("memory://"), advertise="here"))
+    assert raised.value.exit_code == 2 and "here" in raised.value.message
 
 
 async def test_an_address_beyond_loopback_needs_the_option() -> None:

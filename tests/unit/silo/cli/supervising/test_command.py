@@ -1,0 +1,62 @@
+"""From one command line to those of several processes."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from farro.silo.cli.silo import silo
+from farro.silo.cli.supervising.command import FARRO, addresses, process_commands
+
+
+def commands(*arguments: str) -> list[list[str]]:
+    """The processes' command lines, without Python's part."""
+    made = process_commands(silo.make_context("silo", list(arguments)))
+    assert all(tuple(command[: len(FARRO)]) == FARRO for command in made)
+    return [command[len(FARRO) :] for command in made]
+
+
+def test_each_process_gets_the_next_port() -> None:
+    assert addresses("127.0.0.1:11111", 3) == ["127.0.0.1:11111", "127.0.0.1:11112", "127.0.0.1:11113"]
+    assert addresses("[::1]:80", 2) == ["[::1]:80", "[::1]:81"]
+
+
+def test_with_port_0_each_process_chooses() -> None:
+    assert addresses("127.0.0.1:0", 3) == ["127.0.0.1:0"] * 3
+
+
+def test_ports_beyond_the_last_are_bad_usage() -> None:
+    assert addresses("127.0.0.1:65534", 2)[-1] == "127.0.0.1:65535"
+    with pytest.raises(click.ClickException, match="would need port 65536") as raised:
+        addresses("127.0.0.1:65535", 2)
+    assert raised.value.exit_code == 2
+
+
+@pytest.mark.parametrize("listen", ["here", "127.0.0.1", "127.0.0.1:x"])
+def test_an_address_that_cannot_be_read_is_bad_usage(listen: str) -> None:
+    with pytest.raises(click.ClickException, match="HOST:PORT") as raised:
+        addresses(listen, 2)
+    assert raised.value.exit_code == 2
+
+
+def test_what_was_said_is_said_to_each_process() -> None:
+    first, second = commands(
+        "app.grains", "more", "--processes", "2", "--store", "sqlite:///x.db", "--stop-timeout", "3",
+        "--log-level", "info", "--allow-insecure-bind",
+    )  # fmt: skip
+    assert first == [
+        "silo", "app.grains", "more", "--store", "sqlite:///x.db", "--stop-timeout", "3.0",
+        "--log-level", "info", "--allow-insecure-bind", "--listen", "127.0.0.1:11111",
+    ]  # fmt: skip
+    assert second == [*first[:-1], "127.0.0.1:11112"]
+
+
+def test_a_password_in_the_environment_does_not_show_in_the_command_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FARRO_STORE", "postgresql://me:SECRET@localhost/db")
+    monkeypatch.setenv("FARRO_LISTEN", "127.0.0.1:500")
+    assert commands("app", "--processes", "2") == [
+        ["silo", "app", "--listen", "127.0.0.1:500"],
+        ["silo", "app", "--listen", "127.0.0.1:501"],
+    ]
