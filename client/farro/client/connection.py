@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -54,6 +53,7 @@ from farro.client.protocol import (
     messages_of,
     reply_id,
 )
+from farro.client.queueing import Queue
 from farro.client.requests import Request
 from farro.client.sockets import Socket
 
@@ -105,7 +105,7 @@ class Connection:
         )
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = math.inf
-        self._room: deque[asyncio.Future[None]] = deque()
+        self._room = Queue(self._make_room)
         self._broken: str | None = None
 
     # ---- calls
@@ -126,6 +126,11 @@ class Connection:
         return self._broken is None and not self.draining
 
     @property
+    def ended(self) -> bool:
+        """Nothing is answered any more."""
+        return self._broken is not None
+
+    @property
     def full(self) -> bool:
         """No call may be sent now; wait in :meth:`wait_for_room`."""
         return (
@@ -138,17 +143,7 @@ class Connection:
         """Until one more call may be sent, first come first served, or the connection is no longer usable."""
         if len(self._room) >= WAITING_CALLS_MAX:
             raise Overloaded(f"{WAITING_CALLS_MAX:,} calls already wait to be sent to {self.address}")
-        place = self._loop.create_future()
-        self._room.append(place)
-        try:
-            await place
-        except asyncio.CancelledError:
-            if place.done() and not place.cancelled():
-                self._make_room()
-            raise
-        finally:
-            if place in self._room:
-                self._room.remove(place)
+        await self._room.wait()
 
     def send_call(
         self,
@@ -323,28 +318,18 @@ class Connection:
                 turn_ran = None if call_id <= self._sent_through else False
                 future.set_exception(SiloUnavailable(reason, turn_ran=turn_ran))
         self._outbox.close()
-        self._free_all()
+        self._room.admit(len(self._room))
 
     def drain(self, reason: str) -> None:
         """The silo takes no more calls: those that are out go on, those that wait for room look elsewhere."""
         if not self.draining:
             self.draining = True
-            self._free_all()
+            self._room.admit(len(self._room))
             self.on_goaway(self, reason)
 
-    def _free_all(self) -> None:
-        while self._room:
-            place = self._room.popleft()
-            if not place.done():
-                place.set_result(None)
-
     def _make_room(self) -> None:
-        free = self._calls_max - len(self._pending)
-        while self._room and free > 0 and self._outbox.bytes <= OUTGOING_BYTES_MAX:
-            place = self._room.popleft()
-            if not place.done():
-                place.set_result(None)
-                free -= 1
+        if self._outbox.bytes <= OUTGOING_BYTES_MAX:
+            self._room.admit(self._calls_max - len(self._pending))
 
     # ---- writing
 

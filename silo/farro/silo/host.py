@@ -40,6 +40,8 @@ log = logging.getLogger("farro.silo")
 
 G = TypeVar("G")
 
+SETTLE_S = 5.0  # of loop time, for what a start finds due; a store that answers takes milliseconds
+
 SOCKETS = Network()
 
 
@@ -154,6 +156,7 @@ class Silo:
             if self._gateway is not None:
                 await self._gateway.start()
             await self._membership.open()
+            await rooms.settled(SETTLE_S)
         except BaseException:
             await self.tear_down()
             raise
@@ -249,8 +252,9 @@ class Silo:
 
     @property
     def healthy(self) -> bool:
-        """Running, and the store takes commits and answers loads and polls."""
-        return self._state == "running" and self._failure is None and self.rooms.healthy
+        """Running, its lease renewed, and the store takes commits and answers loads and polls."""
+        is_up = self._state == "running" and self._failure is None
+        return is_up and self.cluster.healthy and self.rooms.healthy
 
     def statistics(self) -> SiloStatistics:
         """The silo's figures at this moment."""
@@ -309,13 +313,13 @@ class Silo:
             return
         self._state = "stopping"
         limit = self.options.stop_timeout.total_seconds()
-        deadline = asyncio.get_running_loop().time() + limit
+        loop_time = asyncio.get_running_loop().time
+        deadline = loop_time() + limit
         rooms = self.rooms
-        if self._membership is not None:
-            await self._membership.cluster.drain(limit)
+        await self.cluster.drain(limit)
         rooms.begin_nothing_new("this silo is stopping; call another one")
         if self._gateway is not None:
-            await self._gateway.stop(limit)
+            await self._gateway.stop(max(0.0, deadline - loop_time()))
         rooms.catalog.put_all_to_sleep("the silo stops")
         if not await rooms.turns_end(deadline):
             log.warning(
@@ -323,7 +327,7 @@ class Silo:
                 len(rooms.core.running),
                 limit,
             )
-        await self.tear_down(max(0.1, deadline - asyncio.get_running_loop().time()))
+        await self.tear_down(max(0.1, deadline - loop_time()))
         log.info("silo stopped number=%d", self.number)
 
     async def tear_down(self, commit_wait_s: float = 0.1) -> None:

@@ -23,6 +23,7 @@ from farro.silo.rooms import Rooms
 
 log = logging.getLogger("farro.cluster")
 
+
 @dataclass(frozen=True, slots=True)
 class Network:
     """How a silo is reached and reaches others; by itself: over sockets.

@@ -10,6 +10,8 @@ from farro.silo.placement import Place, Placed, place_of
 
 COUNTER_BITS = 40
 
+Listener = Callable[[frozenset[int]], None]
+
 
 @dataclass(frozen=True, slots=True)
 class Owned:
@@ -21,9 +23,6 @@ class Owned:
     epoch: int
     began_at: int
     alive_until: int | None
-
-
-Listener = Callable[[frozenset[int]], None]
 
 
 class Ownership:
@@ -39,15 +38,25 @@ class Ownership:
         self._classes: dict[str, Placed] = {}
         self._counter = 0
         self._taken: list[Listener] = []
+        self._closing: list[Listener] = []
         self._dropped: list[Listener] = []
 
-    def listen(self, *, taken: Listener | None = None, dropped: Listener | None = None) -> None:
+    def listen(
+        self,
+        *,
+        taken: Listener | None = None,
+        closing: Listener | None = None,
+        dropped: Listener | None = None,
+    ) -> None:
         """Be told of partitions, after the table has changed.
 
         ``taken`` also hears of those whose ownership began anew: a silo that was frozen has thawed.
+        ``closing``: those about to be handed over, which wait for what is awake in them to come to rest.
         """
         if taken is not None:
             self._taken.append(taken)
+        if closing is not None:
+            self._closing.append(closing)
         if dropped is not None:
             self._dropped.append(dropped)
 
@@ -62,7 +71,11 @@ class Ownership:
 
     def close(self, partitions: Iterable[int]) -> None:
         """They are about to be handed over."""
-        self.closing |= frozenset(partitions) & self._owned.keys()
+        closing = frozenset(partitions) & self._owned.keys()
+        self.closing |= closing
+        if closing:
+            for listener in self._closing:
+                listener(closing)
 
     def drop(self, partitions: Iterable[int]) -> None:
         gone = frozenset(partitions) & self._owned.keys()

@@ -46,9 +46,10 @@ class MemberVerbs(ABC):
         def job(connection: sqlite3.Connection) -> SiloRow:
             taken: list[int] = []
 
-            def lock(number: int) -> None:
-                self._silo_locks.take(number)
-                taken.append(number)
+            def lock(number: int) -> bool:
+                if self._silo_locks.take(number):
+                    taken.append(number)
+                return bool(taken)
 
             try:
                 silo = membership.join(connection, self._service, address, now, lock)

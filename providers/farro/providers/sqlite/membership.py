@@ -48,9 +48,12 @@ def _member(
 
 
 def join(
-    connection: sqlite3.Connection, service: Service, address: str, now: int, lock: Callable[[int], None]
+    connection: sqlite3.Connection, service: Service, address: str, now: int, lock: Callable[[int], bool]
 ) -> SiloRow:
-    """``lock`` takes the lock of a number: before anybody can read that there is such a silo."""
+    """``lock`` takes the lock of a number, before anybody can read that there is such a silo.
+
+    A number whose lock another process has is passed over.
+    """
     if not is_storable(address):
         raise StoreError(f"the address {address!r:.100} has a NUL or a lone surrogate")
     service_id = service.service_id
@@ -58,10 +61,11 @@ def join(
         connection.execute(QUERIES["forget_silos"], (service_id, now - FORGET_AFTER_US))
         # a counter, not max(number): a number stays used after its row is gone
         number = _setting(connection, service, _LAST_NUMBER) + 1
+        while not lock(number):
+            number += 1
         connection.execute(QUERIES["write_setting"], (service_id, _LAST_NUMBER, number))
         connection.execute(QUERIES["add_silo"], (service_id, number, address, now))
         _move_view(connection, service)
-        lock(number)
     return SiloRow(number, address, started_at=now, renewed_at=now, left_at=None)
 
 

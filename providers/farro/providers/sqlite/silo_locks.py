@@ -6,7 +6,6 @@ from collections.abc import Set
 from hashlib import blake2b
 from pathlib import Path
 
-from farro.providers.errors import StoreInUse
 from farro.providers.sqlite.os_locks import FileLock
 
 
@@ -24,17 +23,15 @@ class SiloLocks:
         self._prefix = f"{database.name}.silo-{service}-"
         self._held: dict[int, FileLock] = {}
 
-    def take(self, number: int) -> None:
-        """StoreInUse when another process has it, which only a database put back from a copy can cause."""
+    def take(self, number: int) -> bool:
+        """False when another process has it, of days that a database put back from a copy has not seen."""
         lock = self._lock(number)
         lock.open()
         if not lock.try_lock():
             lock.close()
-            raise StoreInUse(
-                f"another process holds {lock.path}, the lock of the next silo number: the database was put"
-                " back from a copy while silos of its later days live; stop them and start again"
-            )
+            return False
         self._held[number] = lock
+        return True
 
     def is_held(self, number: int) -> bool:
         """Whether anybody holds the lock.  The kernel is asked by a shared lock, which no other asker minds;
@@ -57,7 +54,8 @@ class SiloLocks:
 
     def let_go(self, number: int) -> None:
         if (lock := self._held.pop(number, None)) is not None:
-            lock.path.unlink(missing_ok=True)
+            if lock.still_named():
+                lock.path.unlink(missing_ok=True)
             lock.close()
 
     def close(self) -> None:

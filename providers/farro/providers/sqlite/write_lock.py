@@ -78,8 +78,8 @@ class WriteLock:
             waiting.wanted = False
         raise Unavailable(
             f"{self._database}: another process has held its write lock for {self._patience_s:g} s and"
-            f" lets no silo write: it is stopped or its disk is stuck; find it with `fuser {self._write.path}` and"
-            " continue or end it"
+            f" lets no silo write: it is stopped or its disk is stuck; `fuser {self._write.path}` finds"
+            " it: continue or end it"
         )
 
     def _wait_in_kernel(self, waiting: _Waiting) -> None:

@@ -115,6 +115,11 @@ class Cluster:
         return self.row.number
 
     @property
+    def healthy(self) -> bool:
+        """The lease is being renewed."""
+        return self._lease.stage(self._loop.time()) is Stage.HEALTHY
+
+    @property
     def has_peers(self) -> bool:
         """Are there other silos on the store, as far as this one has seen?"""
         return bool(self._others(self._rows))
@@ -190,6 +195,7 @@ class Cluster:
         """The heartbeat's answer."""
         if beat.error is not None:
             log.info("silo %d could not renew: %s", beat.number, beat.error)
+            self._asked.set()  # the look finds out whether the store is silent or another one
             return
         if beat.view is None:
             self._tasks.start(self._join_again(), "join again")

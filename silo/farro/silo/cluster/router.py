@@ -116,7 +116,8 @@ class Router:
             return
         owner = self._owner_of(place)
         if owner is None:
-            call.respond(None, SiloUnavailable(f"{place} is no member of the cluster", turn_ran=False))
+            gone = f"the silo that {call.target} lives on is no member of the cluster"
+            call.respond(None, SiloUnavailable(gone, turn_ran=False))
         elif owner == self.number:
             self.hold(call, place)
         elif call.forwarded:

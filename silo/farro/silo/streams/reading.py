@@ -17,6 +17,7 @@ from farro.silo.streams.core import TRIMMED_TYPE, StreamCore
 PAGE_BYTES_MAX = 512 * 1024  # half a frame of the wire
 PAGE_EVENTS_MAX = 1_000
 WAIT_S_MAX = 30.0
+READER_TYPE = "farro.streams"
 WATCH_S = 0.2  # of loop time, between two looks at what other silos have committed
 
 log = logging.getLogger("farro.streams")
@@ -42,6 +43,19 @@ class StreamReader:
     def wake_all(self) -> None:
         for stream in self._waiting:
             self.wake(stream)
+
+    def leave(self, partitions: frozenset[int]) -> None:
+        """Readers served in partitions that go are answered, to ask again where these are served next.
+
+        Else each would hold up the hand-over of its partition for as long as nothing is published.
+        """
+        for stream in self._waiting:
+            if self._partition_of(stream) in partitions:
+                self.wake(stream)
+
+    def _partition_of(self, key: str) -> int:
+        """Where the grain of that key is; readers call the one that is named as their stream."""
+        return self._core.ownership.partition_of(READER_TYPE, key)
 
     # ---- what other silos commit
 
@@ -94,10 +108,13 @@ class StreamReader:
         except StoreError as error:
             raise StorageUnavailable(f"stream {stream!r} could not be read: {error}") from error
 
-    async def read(self, stream: str, positions: dict[int, int], limit: int, wait_s: float) -> EventPage:
+    async def read(
+        self, key: str, stream: str, positions: dict[int, int], limit: int, wait_s: float
+    ) -> EventPage:
         """The events after ``positions`` (absent: from the first), at most ``limit`` and half a frame.
 
-        Nothing new: waits until something is, at most ``wait_s`` seconds; the page may then be empty.
+        Nothing new: waits until something is, at most ``wait_s`` seconds and while the grain ``key`` that was
+        called lives here; the page may then be empty.
         Raises :class:`Overloaded` beyond ``readers_max`` readers.
         """
         stream = checked_stream(stream)
@@ -123,7 +140,7 @@ class StreamReader:
                 try:
                     page = await self._look(stream, positions, limit)
                     left_s = until - self._loop.time()
-                    if page.events or page.trimmed or left_s <= 0 or not self._core.running:
+                    if page.events or page.trimmed or left_s <= 0 or not self._may_hold(key):
                         self._core.statistics.reads += bool(page.events)
                         return page
                     await asyncio.wait((waiter,), timeout=left_s)
@@ -136,6 +153,9 @@ class StreamReader:
             if not waiters and self._waiting.get(stream) is waiters:
                 del self._waiting[stream]
                 self._heads.pop(stream, None)
+
+    def _may_hold(self, key: str) -> bool:
+        return self._core.running and self._core.ownership.serves(self._partition_of(key))
 
     async def _look(self, stream: str, positions: dict[int, int], limit: int) -> EventPage:
         provider = self._core.provider

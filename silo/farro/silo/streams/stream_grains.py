@@ -27,7 +27,7 @@ class StreamReading(Grain, name="farro.streams"):
     @readonly
     @cancellable
     async def read(self, stream: str, positions: dict[int, int], limit: int, wait_s: float) -> EventPage:
-        return await self._reader.read(stream, positions, limit, wait_s)
+        return await self._reader.read(self.key, stream, positions, limit, wait_s)
 
 
 @dataclass

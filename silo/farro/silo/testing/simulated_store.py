@@ -170,9 +170,7 @@ class SimulatedStore:
         at = self.simulation.wall_us
         for each in taken:
             before = owners.get(each.partition, 0)
-            self.log.append(
-                Taken(at, number, each.partition, each.epoch, before, each.previous_alive_at)
-            )
+            self.log.append(Taken(at, number, each.partition, each.epoch, before, each.previous_alive_at))
         self.sign(number, now)
         return taken
 
@@ -337,7 +335,17 @@ class SimulatedProvider(FaultyProvider):
 class _Request:
     """One request on its way to the store and back."""
 
-    __slots__ = ("_act", "_answer", "_fault", "_handle", "_loop", "_partitions", "_provider", "_store", "_verb")
+    __slots__ = (
+        "_act",
+        "_answer",
+        "_fault",
+        "_handle",
+        "_loop",
+        "_partitions",
+        "_provider",
+        "_store",
+        "_verb",
+    )
 
     def __init__(
         self,

@@ -273,8 +273,8 @@ async def outside(work: Awaitable[T]) -> T:
 def hold_time(target: T) -> T:
     """A stand-in for ``target`` each of whose coroutine methods is awaited by :func:`outside`.
 
-    For an object that works in a thread of its own, such as a provider on aiosqlite.  Everything else is
-    passed through unchanged.
+    For an object that works in a thread of its own, such as a provider on aiosqlite; so is the handle that
+    its ``members`` gives.  Everything else is passed through unchanged.
     """
     return cast(T, _HoldTime(target))
 
@@ -285,6 +285,8 @@ class _HoldTime:
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(self._target, name)
+        if name == "members":
+            return lambda: hold_time(value())
         if not inspect.iscoroutinefunction(value):
             return value
 

@@ -225,18 +225,20 @@ async def test_messages_queued_behind_a_discarded_activation_are_served_in_order
 # ---- refused
 
 
-async def another_silo_takes_everything(world: World) -> None:
+async def another_silo_takes_everything(world: World) -> int:
     now = world.clock.now()
     other = await world.store.inner.join("elsewhere", now)
     await world.store.inner.take(other.number, range(64), now)
+    return other.number
 
 
 async def test_a_fenced_commit_changed_nothing_and_may_be_sent_again(world: World) -> None:
     await world.do("b", note(1))
-    await another_silo_takes_everything(world)
+    other = await another_silo_takes_everything(world)
     with pytest.raises(Fenced) as raised:
         await world.do("b", note(2))
     assert (raised.value.turn_ran, raised.value.retry_safe) == (False, True)
+    await world.store.inner.leave(other, world.clock.now())
     assert await truth(world) == (1, ["1"])
 
 
