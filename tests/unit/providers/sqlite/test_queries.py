@@ -31,8 +31,8 @@ BATCHED = {
 }
 KEYED = [
     "read_setting", "silo", "member_numbers", "sign_of_life", "renew", "set_status", "leave", "mark_dead",
-    "forget_silos", "free_partitions", "release_partitions", "owned", "silos", "load_grain", "fences", "sequences",
-    "answer_to", "forget_requests",
+    "forget_silos", "free_partitions", "release_partitions", "owned", "silos", "load_grain", "fences",
+    "sequences", "answer_to", "forget_requests",
     "delete_reminders_of", "delete_operation", "edit_reminder", "move_by_operator",
     "reminder", "reminders_of", "watermarks", "events", "outbox", "stream_heads", "trim_events",
 ]  # fmt: skip
