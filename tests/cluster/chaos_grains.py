@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from dataclasses import dataclass, field
@@ -30,6 +31,16 @@ class Ledger(Grain[LedgerState], name="ledgers"):
     @readonly
     async def length(self) -> int:
         return len(self.state.entries)
+
+    async def add_slowly(self, call: int, seconds: float) -> int:
+        """A turn that takes its time; its entry has no amount."""
+        await asyncio.sleep(seconds)
+        return await self.add(call, 0)
+
+    @readonly
+    async def process(self) -> int:
+        """Which process it lives in."""
+        return os.getpid()
 
 
 class Relay(Grain, name="relays"):

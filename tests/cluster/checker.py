@@ -5,7 +5,8 @@ Each rule returns texts, one per violation; :func:`check` runs them all.  What i
 * a call that was answered is in its ledger once, at the place that it was told; one whose error says that its
   turn did not run is in none; no entry is there twice, and none that nobody sent;
 * a call that began after another one's answer came stands behind it, and a read sees every answered call;
-* every commit of a grain moved its version by one, its writer owned the partition, and epochs never fell;
+* every commit of a grain moved its version by one, its writer had taken the partition last, and
+  epochs never fell;
 * each tick is on its reminder's grid, not before its time, once; what is missing is counted as missed;
 * every call ended within its deadline and a margin.
 """
@@ -151,8 +152,8 @@ def _stale_commits(commits: Iterable[CommitSeen]) -> Iterator[str]:
         if each.version != versions.get(each.grain, 0) + 1:
             yield f"{each.grain}: version {each.version} after {versions.get(each.grain, 0)}"
         versions[each.grain] = each.version
-        if each.by != each.owner_by:
-            yield f"{each.grain}: {each.by} wrote version {each.version}, {each.owner_by} owned the partition"
+        if each.by != each.taken_by:
+            yield f"{each.grain}: {each.by} wrote version {each.version}, {each.taken_by} had the partition"
 
 
 def _versions(stored: Stored) -> Iterator[str]:

@@ -1,9 +1,9 @@
 """Reads the store after a chaos run, and has PostgreSQL note every commit while it lasts.
 
 The notes are an append-only table, written by triggers inside the transactions that they are about: which
-partition, grain and version, whose the partition was at that moment and under which epoch, and which
-database user wrote.  Every silo process logs in as a user of its own, so a commit by anybody but the owner
-shows itself whatever farro's own columns say.
+partition, grain and version, under which epoch the partition was at that moment, and which database user
+wrote; and who raised each epoch.  Every silo process logs in as a user of its own, so a commit by anybody
+but the one who took the partition last shows itself, whatever farro's own columns say.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ NOTES = """
 CREATE SCHEMA chaos;
 CREATE TABLE chaos.commits (
     number bigserial PRIMARY KEY, partition integer NOT NULL, grain text NOT NULL, version bigint NOT NULL,
-    epoch bigint NOT NULL, owner bigint, by text NOT NULL, at timestamptz NOT NULL
+    epoch bigint NOT NULL, by text NOT NULL, at timestamptz NOT NULL
 );
-CREATE TABLE chaos.joined (number bigint PRIMARY KEY, by text NOT NULL);
+CREATE TABLE chaos.taken (partition integer, epoch bigint, by text NOT NULL, PRIMARY KEY (partition, epoch));
 
 CREATE FUNCTION chaos.note_commit() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO chaos.commits (partition, grain, version, epoch, owner, by, at)
-    SELECT NEW.partition, NEW.grain_type || '/' || NEW.grain_key, NEW.version, p.epoch, p.owner, session_user,
+    INSERT INTO chaos.commits (partition, grain, version, epoch, by, at)
+    SELECT NEW.partition, NEW.grain_type || '/' || NEW.grain_key, NEW.version, p.epoch, session_user,
         clock_timestamp()
     FROM farro.partitions AS p WHERE p.service_id = NEW.service_id AND p.partition = NEW.partition;
     RETURN NULL;
@@ -42,12 +42,13 @@ END $$;
 CREATE TRIGGER note_commit AFTER INSERT OR UPDATE ON farro.grains
     FOR EACH ROW EXECUTE FUNCTION chaos.note_commit();
 
-CREATE FUNCTION chaos.note_join() RETURNS trigger LANGUAGE plpgsql AS $$
+CREATE FUNCTION chaos.note_taken() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO chaos.joined (number, by) VALUES (NEW.number, session_user);
+    INSERT INTO chaos.taken (partition, epoch, by) VALUES (NEW.partition, NEW.epoch, session_user);
     RETURN NULL;
 END $$;
-CREATE TRIGGER note_join AFTER INSERT ON farro.silos FOR EACH ROW EXECUTE FUNCTION chaos.note_join();
+CREATE TRIGGER note_taken AFTER UPDATE ON farro.partitions
+    FOR EACH ROW WHEN (NEW.epoch IS DISTINCT FROM OLD.epoch) EXECUTE FUNCTION chaos.note_taken();
 """
 
 USERS = """
@@ -57,8 +58,9 @@ END $$
 """
 
 READ_NOTES = """
-SELECT c.partition, c.grain, c.version, c.epoch, c.owner, j.by AS owner_by, c.by
-FROM chaos.commits AS c LEFT JOIN chaos.joined AS j ON j.number = c.owner ORDER BY c.number
+SELECT c.partition, c.grain, c.version, c.epoch, t.by AS taken_by, c.by
+FROM chaos.commits AS c LEFT JOIN chaos.taken AS t ON t.partition = c.partition AND t.epoch = c.epoch
+ORDER BY c.number
 """
 
 

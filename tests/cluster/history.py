@@ -94,16 +94,15 @@ class ChimeSeen:
 class CommitSeen:
     """One write of a grain's row, noted inside its transaction.
 
-    ``epoch`` and ``owner`` are the partition's at that moment; ``owner_by`` is who joined as that owner and
-    ``by`` who wrote, as the database knows them.
+    ``epoch`` is the partition's at that moment; ``taken_by`` is who raised it to that and ``by`` who wrote,
+    as the database knows them.  (Whoever took a partition last may commit until another one takes it.)
     """
 
     partition: int
     grain: str
     version: int
     epoch: int
-    owner: int | None
-    owner_by: str | None
+    taken_by: str | None
     by: str
 
 

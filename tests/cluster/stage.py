@@ -1,8 +1,8 @@
 """Silos in processes of their own on one store, a proxy before each door, and what spoils processes.
 
 Clients and other silos reach a silo through its *front* proxy, the silo reaches PostgreSQL through its
-*store* proxy.  A process that ends without having been asked to is written down and started anew, as whoever
-looks after processes would.
+*store* proxy; a ``direct`` stage, for measuring, has no proxy on the way to a silo.  A process that ends
+without having been asked to is written down and started anew, as whoever looks after processes would.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from random import Random
 from tests.acceptance.processes import NotReady
 from tests.cluster.chaos_grains import MODULE
 from tests.cluster.silo_process import SiloProcess
+from tests.support.servers import free_port
 from tests.support.tcp_proxy import TcpProxy, tcp_proxy
 
 START_TRIES_MAX = 20
@@ -25,14 +26,20 @@ PROCESSES_MAX = 2_000  # of one run: so many database users are made
 
 
 class Place:
-    """Where one silo process after the other serves."""
+    """Where one silo process after the other serves.  ``port``: of each of them in a direct stage."""
 
-    def __init__(self, number: int, front: TcpProxy, store: TcpProxy | None) -> None:
+    def __init__(self, number: int, front: TcpProxy, store: TcpProxy | None, port: int | None) -> None:
         self.number = number
+        self.port = port
         self.front = front
         self.store = store
         self.process: SiloProcess | None = None
         self.lock = asyncio.Lock()  # of whoever starts or ends its process
+
+    @property
+    def address(self) -> str:
+        """Where the silo is reached."""
+        return self.front.address if self.port is None else f"127.0.0.1:{self.port}"
 
     @property
     def serving(self) -> SiloProcess:
@@ -67,8 +74,8 @@ class Stage:
 
     @property
     def addresses(self) -> list[str]:
-        """Of the fronts, for clients."""
-        return [f"http://{place.front.address}" for place in self.places]
+        """Where clients go."""
+        return [f"http://{place.address}" for place in self.places]
 
     # ---- processes
 
@@ -96,7 +103,7 @@ class Stage:
             raise RuntimeError(f"more than {PROCESSES_MAX} processes were started")
         arguments = (
             *(MODULE, "--store", self._store_url(place, self._started)),
-            *("--listen", "127.0.0.1:0", "--advertise", place.front.address),
+            *("--listen", f"127.0.0.1:{place.port or 0}", "--advertise", place.address),
             *self._arguments,
         )
         name = f"silo-{place.number}-{self._started}"
@@ -171,6 +178,7 @@ async def stage(
     *,
     database: tuple[str, int] | None = None,
     arguments: tuple[str, ...] = (),
+    direct: bool = False,
     chance: Random | None = None,
 ) -> AsyncGenerator[Stage]:
     """``places`` silos that have not been started yet.  ``database``: where the store proxies lead."""
@@ -181,6 +189,7 @@ async def stage(
                 number,
                 await stack.enter_async_context(tcp_proxy(None, chance)),
                 None if database is None else await stack.enter_async_context(tcp_proxy(database, chance)),
+                free_port() if direct else None,
             )
             for number in range(places)
         ]

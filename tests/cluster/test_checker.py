@@ -42,8 +42,8 @@ def chime(*ticks: TickSeen, next_s: int | None = 999, missed: int = 0, action: i
     return ChimeSeen("c", action, S, 3, len(ticks), tuple(ticks), row)
 
 
-def commit(version: int, epoch: int, *, by: str = "a", owner_by: str = "a") -> CommitSeen:
-    return CommitSeen(3, "ledgers/l", version, epoch, 1, owner_by, by)
+def commit(version: int, epoch: int, *, by: str = "a", taken_by: str = "a") -> CommitSeen:
+    return CommitSeen(3, "ledgers/l", version, epoch, taken_by, by)
 
 
 def found(
@@ -68,7 +68,7 @@ def test_a_run_in_which_nothing_went_wrong_has_no_findings() -> None:
         ],
         [Read("l", 2.5, 2.6, 2), Read("l", 4.5, 4.6, 4)],
     )
-    commits = (commit(1, 1), commit(2, 1), commit(3, 2, by="b", owner_by="b"))
+    commits = (commit(1, 1), commit(2, 1), commit(3, 2, by="b", taken_by="b"))
     finished = chime(tick(1, 990), tick(2, 991), tick(3, 992), next_s=None)
     running = chime(tick(1, 990), tick(2, 993, missed=2), next_s=994)
     assert found(history, ledger(1, 2, 3, 5), chimes=(finished, running), commits=commits) == {}
@@ -112,8 +112,8 @@ def test_a_read_that_does_not_see_an_answered_call_is_stale() -> None:
         pytest.param((commit(1, 2), commit(2, 1)), id="an older epoch"),
         pytest.param((commit(1, 1), commit(3, 1)), id="a version that was skipped"),
         pytest.param((commit(1, 1), commit(1, 1)), id="a version that came again"),
-        pytest.param((commit(1, 1, by="b"),), id="not by the owner"),
-        pytest.param((commit(1, 1, owner_by=None),), id="owned by nobody"),  # type: ignore[arg-type]
+        pytest.param((commit(1, 1, by="b"),), id="not by who took it"),
+        pytest.param((commit(1, 1, taken_by=None),), id="taken by nobody"),  # type: ignore[arg-type]
     ],
 )
 def test_a_stale_commit(commits: tuple[CommitSeen, ...]) -> None:

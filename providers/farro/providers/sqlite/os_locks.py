@@ -14,13 +14,13 @@ import sys
 import threading
 from collections import defaultdict
 from pathlib import Path
-from weakref import WeakSet
 
 from farro.providers.errors import Unavailable
 
+READ_BYTES_MAX = 4096
 ONE_PROCESS_PER_FILE = sys.platform == "win32"
 
-_open: WeakSet[FileLock] = WeakSet()
+_open: set[FileLock] = set()  # strongly: a descriptor outlives an object that nobody closed
 
 if sys.platform == "win32":
     import msvcrt
@@ -106,9 +106,9 @@ class FileLock:
 
     def open(self, *, create: bool = True) -> bool:
         """Open the file without locking it.  False: there is none, and none was to be created."""
-        _open.add(self)
         try:
             self._descriptor = os.open(self.path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
+            _open.add(self)
         except FileNotFoundError:
             if create:
                 raise
@@ -129,9 +129,9 @@ class FileLock:
         _unlock(self)
 
     def read(self) -> bytes:
-        """What is written in the file: a line at most."""
+        """What is written in the file, up to ``READ_BYTES_MAX``."""
         os.lseek(self.descriptor, 0, os.SEEK_SET)
-        return os.read(self.descriptor, 200)
+        return os.read(self.descriptor, READ_BYTES_MAX)
 
     def write(self, text: bytes) -> None:
         os.ftruncate(self.descriptor, 0)
