@@ -40,7 +40,9 @@ G = TypeVar("G")
 
 PARTITIONS = 64
 HOP_S = 0.001
-SYSTEM = (ReminderManagement, StreamReading, StreamConsumer, PartitionGrain, SiloGrain)
+SYSTEM: tuple[type[Grain[Any]], ...] = (
+    ReminderManagement, StreamReading, StreamConsumer, PartitionGrain, SiloGrain
+)  # fmt: skip
 
 
 class Member:
