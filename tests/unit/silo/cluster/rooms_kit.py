@@ -99,7 +99,7 @@ class Group:
         self, clock: VirtualClock, *grains: type[Grain[Any]], options: SiloOptions | None = None
     ) -> None:
         self.clock = clock
-        self.grains = (Bell, *grains)
+        self.grains: tuple[type[Grain[Any]], ...] = (Bell, *grains)
         self.options = options or SiloOptions()
         self.memory = MemoryStore()
         self.members: list[Member] = []
