@@ -106,6 +106,7 @@ class Connection:
         self._due_at = math.inf
         self._room = Queue(self._make_room)
         self._broken: str | None = None
+        self._drained = False
 
     # ---- calls
 
@@ -244,9 +245,10 @@ class Connection:
                 log.debug("%s does not read; what is queued for it is dropped", self.address)
 
     async def _write(self) -> None:
-        """Write until nothing more will be sent, and then say so to the silo."""
+        """Write until nothing more will be sent; one that has drained then says so to the silo."""
         await self._outbox.write()
-        await self._socket.close()
+        if self._drained:
+            await self._socket.close()
 
     async def _read(self) -> str:
         try:
@@ -338,6 +340,7 @@ class Connection:
     def _end_if_drained(self) -> None:
         """Go, now that all is answered.  The silo waits for it: breaking off itself, it might miss a call."""
         if self.draining and not self._pending and self._outbox.empty:
+            self._drained = self._broken is None
             self._fail_all(f"{self.address} takes no more calls")
 
     def _make_room(self) -> None:
