@@ -36,7 +36,9 @@ def test_loops_share_one_time_and_take_turns_in_the_order_of_their_timers(simula
     assert simulation.now_us == 10 * SECOND
 
 
-def test_a_frozen_process_runs_nothing_and_then_everything_that_came_meanwhile(simulation: Simulation) -> None:
+def test_a_frozen_process_runs_nothing_and_then_everything_that_came_meanwhile(
+    simulation: Simulation,
+) -> None:
     loop = simulation.loop("one")
     seen: list[float] = []
 
