@@ -180,6 +180,11 @@ class Scene:
         log = self.cluster.store.log
         return [each.silo for each in log if isinstance(each, Member) and each.status is SiloStatus.DEAD]
 
+    def commits_of(self, number: int) -> int:
+        """How much that silo has committed so far."""
+        log = self.cluster.store.log
+        return sum(isinstance(each, Committed) and each.silo == number for each in log)
+
     def in_flight(self) -> int:
         """Ticks whose code has begun and that no commit has consumed yet; while none was repeated."""
         return sum(self.ticks().values()) - len(self.consumed())
