@@ -32,7 +32,7 @@ from farro.client.errors import (
     ProtocolError,
     SiloUnavailable,
 )
-from farro.client.outbox import Outbox
+from farro.client.outbox import Outbox, Sign
 from farro.client.protocol import (
     CALL,
     CANCEL,
@@ -107,6 +107,10 @@ class Connection:
         self._room = Queue(self._make_room)
         self._broken: str | None = None
         self._drained = False
+
+    def sign_when_quiet(self, sign: Sign, heartbeat_s: float) -> None:
+        """See :meth:`Outbox.sign_when_quiet`."""
+        self._outbox.sign_when_quiet(sign, heartbeat_s)
 
     # ---- calls
 

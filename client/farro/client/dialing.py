@@ -70,7 +70,9 @@ async def dial(
                 compress=0,
                 timeout=aiohttp.ClientWSTimeout(ws_close=_CLOSE_S),  # pyright: ignore[reportCallIssue] - attrs class
             )
-            return await greeted(socket, gateway, codec, info)
+            connection = await greeted(socket, gateway, codec, info)
+            connection.sign_when_quiet(socket.pong, heartbeat_s)
+            return connection
     except BaseException as error:
         if socket is not None:
             await socket.close()

@@ -5,6 +5,10 @@ by one call of the packer.  What is packed is counted.  Nothing waits uncounted 
 held up by a slow peer, and when many messages come in one tick, they are packed at once.  The few messages
 that keep a cluster together overtake the others at the next frame, so that a flood of calls does not hold
 them up.
+
+Whoever has nothing to send says from time to time that it is there.  The other side may be sending more
+than its line carries in a heartbeat: its question for a sign of life would be stuck behind that, the answer
+would come late, and it would give up a connection on which everything is well.
 """
 
 from __future__ import annotations
@@ -23,6 +27,9 @@ log = logging.getLogger("farro.wire")
 
 _TOGETHER_MAX = 64  # messages that wait uncounted; more of them in one frame are hardly cheaper
 
+_SIGN_EVERY = 0.5  # heartbeats between two looks: what was quiet for two of them is asked by the other side
+
+Sign = Callable[[], Awaitable[None]]
 Replace = Callable[[Message, InvalidPayload], Message | None]
 
 
@@ -64,6 +71,11 @@ class Outbox:
         self._sending = False
         self._closed = False
         self._wake: asyncio.Future[None] | None = None
+        self._sign: Sign | None = None
+        self._sign_s = 0.0
+        self._sign_timer: asyncio.TimerHandle | None = None
+        self._sign_due = False
+        self._quiet = True  # since the last look of that timer
         self._sent: asyncio.Future[None] | None = None
 
     @property
@@ -91,17 +103,43 @@ class Outbox:
         packed_message(self._codec, message)  # packed twice, to share the frame of the others
         self.put(message)
 
+    def sign_when_quiet(self, sign: Sign, heartbeat_s: float) -> None:
+        """Call ``sign``, which sends next to nothing, when nothing was sent for half a heartbeat.
+
+        To be said before :meth:`write` begins.
+        """
+        self._sign, self._sign_s = sign, heartbeat_s * _SIGN_EVERY
+
     def wake_writer(self) -> None:
         wake, self._wake = self._wake, None
         release(wake)
 
     async def write(self) -> None:
         """Send what there is, all of it at a time, until :meth:`close`."""
+        if self._sign is not None:
+            self._look_later()
+        try:
+            await self._write()
+        finally:
+            if self._sign_timer is not None:
+                self._sign_timer.cancel()
+
+    def _look_later(self) -> None:
+        self._sign_timer = self._loop.call_later(self._sign_s, self._look_if_quiet)
+
+    def _look_if_quiet(self) -> None:
+        self._sign_due = self._quiet and self._wake is not None
+        self._quiet = True
+        if self._sign_due:
+            self.wake_writer()
+        self._look_later()
+
+    async def _write(self) -> None:
         while True:
             self._pack()
             if self._closed:
                 return
-            if not self._frames and not self._urgent:
+            if not self._frames and not self._urgent and not self._sign_due:
                 release(self._sent)
                 self._wake = self._loop.create_future()
                 await self._wake
@@ -109,8 +147,12 @@ class Outbox:
             batch, self._frames = self._frames, []
             size = self.bytes
             self._sending = True
+            self._quiet = self._quiet and not batch
             self._on_sending()
             try:
+                if self._sign_due and self._sign is not None:
+                    self._sign_due = False
+                    await self._sign()
                 for frame in batch:
                     if self._urgent:
                         await self._send_urgent()

@@ -181,3 +181,25 @@ async def test_what_is_urgent_alone_is_sent_too() -> None:
         assert not outbox.empty
         await outbox.wait_until_sent()
         assert peer.frames == [[[9, 1]]]
+
+
+async def test_who_has_nothing_to_send_says_that_it_is_there_and_who_sends_does_not(virtual: Any) -> None:
+    del virtual
+    peer, signs = Peer(), []
+
+    async def sign() -> None:
+        signs.append(asyncio.get_running_loop().time())
+
+    outbox = Outbox(peer.send, "peer", CODEC, unfit=lambda message, problem: None)
+    outbox.sign_when_quiet(sign, heartbeat_s=10.0)
+    writer = asyncio.create_task(outbox.write())
+    await asyncio.sleep(20.1)
+    assert len(signs) == 4
+    for _ in range(10):
+        outbox.put([4, 1, "x"])
+        await asyncio.sleep(2.0)
+    assert len(signs) == 4 and len(peer.frames) == 10
+    outbox.close()
+    await writer
+    await asyncio.sleep(60)
+    assert len(signs) == 4, "the end is the end"

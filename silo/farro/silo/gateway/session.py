@@ -31,7 +31,7 @@ from farro.client.errors import (
     ProtocolError,
     SiloStopping,
 )
-from farro.client.outbox import Outbox, release
+from farro.client.outbox import Outbox, Sign, release
 from farro.client.protocol import (
     CALL,
     CANCEL,
@@ -95,7 +95,14 @@ class Shared:
 class Session:
     """See the head of the file."""
 
-    def __init__(self, socket: Socket, peer: str, shared: Shared, abort: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        socket: Socket,
+        peer: str,
+        shared: Shared,
+        abort: Callable[[], None],
+        sign: Sign | None = None,
+    ) -> None:
         self.peer = peer
         self._socket = socket
         self._shared = shared
@@ -118,6 +125,8 @@ class Session:
             on_packed=self._check_unread,
             on_sent=self._settle,
         )
+        if sign is not None:
+            self._outbox.sign_when_quiet(sign, shared.options.heartbeat_s)
         self._quiet: asyncio.Future[None] | None = None
         self._ended = asyncio.Event()
         self._stopping = False

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from aiohttp import WSCloseCode
 
 from farro.client.cluster_map import ClusterMap
+from farro.client.outbox import Sign
 from farro.client.sockets import Socket
 from farro.silo.gateway.session import Session, Shared
 from farro.silo.tasks import TaskOwner
@@ -31,9 +32,11 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    async def serve(self, socket: Socket, peer: str, abort: Callable[[], None]) -> None:
-        """Serve that socket until it ends.  ``abort`` ends it without a word."""
-        session = Session(socket, peer, self._shared, abort)
+    async def serve(
+        self, socket: Socket, peer: str, abort: Callable[[], None], sign: Sign | None = None
+    ) -> None:
+        """Serve that socket until it ends.  ``abort`` ends it without a word, ``sign`` is a sign of life."""
+        session = Session(socket, peer, self._shared, abort, sign)
         self._sessions[session] = None
         if self._stopping:
             session.go_away("the silo is stopping")

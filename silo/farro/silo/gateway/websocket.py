@@ -172,7 +172,7 @@ class Gateway:
             timeout=CLOSE_S,
         )
         await socket.prepare(request)
-        await sessions.serve(socket, request.remote or "somebody", transport.abort)
+        await sessions.serve(socket, request.remote or "somebody", transport.abort, socket.pong)
         return socket
 
     async def _serving(self) -> Sessions:
