@@ -79,22 +79,30 @@ async def served() -> AsyncIterator[Client]:
 # ---- TRA-003, TRA-007: large and many
 
 
-@pytest.mark.parametrize("way", ["up", "down"])
-async def test_TRA_003_bytes_that_arrive_count_as_life(way: str) -> None:
-    """Whoever receives is the one with the short heartbeat.  The frame limit of the design is 1 MiB."""
-    short, long = 0.3, 10.0
-    slow = Line(bytes_per_s=600_000)
+@pytest.mark.parametrize(
+    ("way", "heartbeats"),
+    [("up", (0.3, 10.0)), ("down", (10.0, 0.3)), ("up", (0.3, 0.3)), ("down", (0.3, 0.3))],
+    ids=["the gateway takes", "the client takes", "up", "down"],
+)
+async def test_TRA_003_a_transfer_that_outlasts_the_heartbeats_is_no_silence(
+    way: str, heartbeats: tuple[float, float]
+) -> None:
+    """Bytes that arrive count as life, and who sends hears that the other is there.
+
+    The frame limit of the design is 1 MiB.
+    """
+    served_s, client_s = heartbeats
     async with (
-        serving(heartbeat_s=short if way == "up" else long) as (gateway, _),
+        serving(heartbeat_s=served_s) as (gateway, _),
         tcp_proxy(("127.0.0.1", int(str(gateway.address).rpartition(":")[2]))) as proxy,
-        Client(proxy.address, heartbeat=short if way == "down" else long) as client,
+        Client(proxy.address, heartbeat=client_s) as client,
     ):
-        proxy.become(**{way: slow})
+        proxy.become(**{way: Line(bytes_per_s=600_000)})
         value = b"x" * 900_000
         loop = asyncio.get_running_loop()
         began = loop.time()
         assert await client.call("echo", "a", "echo", value) == value
-        assert loop.time() - began > 2 * 1.5 * short, "a silence as long as that is the end of a connection"
+        assert loop.time() - began > 2 * 1.5 * 0.3, "a silence as long as that is the end of a connection"
         assert proxy.connections_made == 1, "it never had to connect again"
 
 
