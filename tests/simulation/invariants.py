@@ -78,8 +78,8 @@ def _say(evidence: Evidence, at: int) -> str:
 
 
 def only_the_owner_writes(evidence: Evidence) -> Iterator[str]:
-    """No two commits of one grain from overlapping leases: epochs only grow, and every commit is made by whoever
-    took the partition last, under the epoch that it then got."""
+    """No two commits of one grain from overlapping leases: epochs only grow, and every commit is made by
+    whoever took the partition last, under the epoch that it then got."""
     newest: dict[int, Taken] = {}
     for entry in evidence.log:
         if isinstance(entry, Taken):
@@ -97,7 +97,8 @@ def only_the_owner_writes(evidence: Evidence) -> Iterator[str]:
 
 
 def versions_have_no_gaps(evidence: Evidence) -> Iterator[str]:
-    """The versions of a grain are 1, 2, 3, … in the order of the log, each expected by the commit that made it."""
+    """The versions of a grain are 1, 2, 3, … in the order of the log, each expected by the commit that made
+    it."""
     versions: dict[GrainKey, int] = {}
     for entry in evidence.commits:
         write = entry.commit.grain
@@ -118,7 +119,8 @@ def every_step_follows_the_last(evidence: Evidence) -> Iterator[str]:
     for entry, steps in evidence.steps:
         before = counts.get(_grain(entry), 0)
         if steps.count != before + 1:
-            yield f"{_say(evidence, entry.at)} {_grain(entry)}: step {steps.count} ({steps.last}) after {before}"
+            step = f"step {steps.count} ({steps.last})"
+            yield f"{_say(evidence, entry.at)} {_grain(entry)}: {step} after {before}"
         counts[_grain(entry)] = steps.count
 
 
@@ -136,8 +138,8 @@ def only_the_silent_are_buried(evidence: Evidence) -> Iterator[str]:
         ]
         if entry.at - seen[-1] < lease_us:
             yield (
-                f"{_say(evidence, entry.at)} silo {entry.silo} was buried {(entry.at - seen[-1]) / 1e6:.3f} s "
-                "after its last renewal"
+                f"{_say(evidence, entry.at)} silo {entry.silo} was buried "
+                f"{(entry.at - seen[-1]) / 1e6:.3f} s after its last renewal"
             )
 
 
@@ -168,8 +170,8 @@ def no_step_is_taken_twice(evidence: Evidence) -> Iterator[str]:
 
 
 def what_was_answered_is_true(evidence: Evidence) -> Iterator[str]:
-    """A call that succeeded is in the log once, with the result it got; one that was said not to have run is not
-    in the log."""
+    """A call that succeeded is in the log once, with the result it got; one that was said not to have run is
+    not in the log."""
     for call in evidence.history.calls:
         if call.method == "read":
             continue
@@ -180,9 +182,8 @@ def what_was_answered_is_true(evidence: Evidence) -> Iterator[str]:
             elif call.method in CHANGES and not _changes_its_reminder(commits[0], call.method):
                 yield f"{call.operation} {call.method} was acknowledged without its reminder"
             elif call.result is not None and evidence.count_of[call.operation] != call.result:
-                yield (
-                    f"{call.operation} was answered {call.result}, committed {evidence.count_of[call.operation]}"
-                )
+                committed = evidence.count_of[call.operation]
+                yield f"{call.operation} was answered {call.result}, committed {committed}"
             if call.method == "move" and len(evidence.by_operation.get(f"{call.operation}/nested", [])) != 1:
                 yield f"{call.operation}: its nested call was acknowledged and not committed once"
         elif call.turn_ran is False and commits:
@@ -271,8 +272,9 @@ def occurrences_are_consumed_in_order(evidence: Evidence) -> Iterator[str]:
 
 
 def what_is_passed_over_is_accounted_for(evidence: Evidence) -> Iterator[str]:
-    """A grid instant that brings no tick of its own had passed already, and is counted as its missed action has
-    it: by SKIP and NOTIFY in ``missed_count``, by FIRE_IMMEDIATELY in one tick for all, by FIRE_ALL never."""
+    """A grid instant that brings no tick of its own had passed already, and is counted as its missed action
+    has it: by SKIP and NOTIFY in ``missed_count``, by FIRE_IMMEDIATELY in one tick for all, by FIRE_ALL
+    never."""
     for entry in evidence.commits:
         row, settle = entry.settled, entry.commit.settle
         if row is None or settle is None or settle.progress is None or row.grain_type.startswith(SYSTEM):
@@ -343,8 +345,8 @@ def _was_there(
 
 
 def a_cancel_holds(evidence: Evidence) -> Iterator[str]:
-    """Once a cancel or a new registration has committed, nothing of the old one has an effect, and at the owner
-    no tick of it begins."""
+    """Once a cancel or a new registration has committed, nothing of the old one has an effect, and at the
+    owner no tick of it begins."""
     ended: dict[tuple[Reminder, int], int] = {}  # when the cancel committed
     standing: dict[Reminder, ReminderRow] = {}
     for entry in evidence.commits:
@@ -433,7 +435,8 @@ DELIVERED_WITHIN_US = 45 * SECOND_US
 
 
 def everything_goes_on_in_the_end(evidence: Evidence) -> Iterator[str]:
-    """A minute after the last fault calls succeed, and nothing that is due waits; what was published was heard."""
+    """A minute after the last fault calls succeed, and nothing that is due waits; what was published was
+    heard."""
     for call in evidence.history.probes:
         if call.error:
             yield f"{call.operation} to {call.grain} still fails: {call.error}"
@@ -446,9 +449,9 @@ def everything_goes_on_in_the_end(evidence: Evidence) -> Iterator[str]:
             yield f"{_tick_of(row)} is {(evidence.end_at - row.wake_at) / 1e6:.3f} s overdue in the end"
     told_until = evidence.end_at - DELIVERED_WITHIN_US
     for entry, steps in evidence.steps:
-        if entry.commit.events and entry.commit.grain_type == "ledger" and entry.at < told_until:
-            if f"heard {steps.last}" not in evidence.by_operation:
-                yield f"{steps.last} was published {_say(evidence, entry.at)} and never heard"
+        told = entry.commit.events and entry.commit.grain_type == "ledger" and entry.at < told_until
+        if told and f"heard {steps.last}" not in evidence.by_operation:
+            yield f"{steps.last} was published {_say(evidence, entry.at)} and never heard"
 
 
 INVARIANTS: tuple[Callable[[Evidence], Iterator[str]], ...] = (
@@ -490,5 +493,7 @@ def broken(cluster: SimulatedCluster, history: History) -> list[str]:
     found: list[str] = []
     for invariant in INVARIANTS:
         places = invariant(evidence)
-        found += [f"{invariant.__name__}: {place}" for place, _ in zip(places, range(FINDINGS_MAX))]
+        found += [
+            f"{invariant.__name__}: {place}" for place, _ in zip(places, range(FINDINGS_MAX), strict=False)
+        ]
     return found

@@ -1,7 +1,8 @@
 """Planted bugs: faults that somebody might really make, one at a time, to see that the simulation finds them.
 
 Each is a context manager around a run; it wraps or replaces a piece of the running program from outside, and
-the program itself has no switch for it.  ``SEEDS`` says which seed was the first to find each, searched from 1.
+the program itself has no switch for it.  :data:`FOUND_BY` has the first seed, from 1 on, that finds each
+(``make simulate`` searches anew).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from farro.silo.reminders import judging, ticks
 from farro.silo.reminders.due_queue import DueQueue
 from farro.silo.reminders.held import HeldReminders
 from farro.silo.reminders.ticks import TickInFlight
+from farro.silo.schedules import missed
 from farro.silo.schedules.missed import Deliver, Skip
 from farro.silo.testing.simulated_cluster import SimulatedCluster, SimulatedSilo
 from farro.silo.testing.simulated_store import SimulatedProvider, Taken
@@ -363,7 +365,7 @@ def cancel_ignored_at_dequeue(cluster: SimulatedCluster) -> Generator[None]:
 @_planted
 def missed_judged_by_lateness(cluster: SimulatedCluster) -> Generator[None]:
     """Whatever is overdue by more than the grace counts as missed, although its owner was there."""
-    judge = judging.judge
+    judge = missed.judge
 
     def wrong(row: Any, *, now: int, alive_until: Any, ownership_began: int, **rest: Any) -> Any:
         return judge(row, now=now, alive_until=None, ownership_began=now + 1, **rest)
@@ -375,7 +377,7 @@ def missed_judged_by_lateness(cluster: SimulatedCluster) -> Generator[None]:
 @_planted
 def one_shot_dropped_when_missed(cluster: SimulatedCluster) -> Generator[None]:
     """A one-shot that nobody was there for is passed over, whatever its action."""
-    judge = judging.judge
+    judge = missed.judge
 
     def wrong(
         row: Any, *, now: int, grace_us: int, alive_until: Any, ownership_began: int, **rest: Any
@@ -385,8 +387,8 @@ def one_shot_dropped_when_missed(cluster: SimulatedCluster) -> Generator[None]:
         )
         due = row.next_due_at
         lived = -1 if alive_until is None else alive_until
-        missed = now - due > grace_us and due > lived + grace_us and due < ownership_began
-        if isinstance(judged, Deliver) and missed and row.period_us is None and row.cron is None:
+        absent = now - due > grace_us and due > lived + grace_us and due < ownership_began
+        if isinstance(judged, Deliver) and absent and row.period_us is None and row.cron is None:
             return Skip(None, 1, due, False)
         return judged
 
@@ -397,7 +399,7 @@ def one_shot_dropped_when_missed(cluster: SimulatedCluster) -> Generator[None]:
 @_planted
 def occurrence_not_counted(cluster: SimulatedCluster) -> Generator[None]:
     """A settle moves the reminder on, but its next occurrence has the number of the last."""
-    settle_delivered = ticks.settle_delivered
+    settle_delivered = missed.settle_delivered
 
     def wrong(row: Any, **rest: Any) -> Any:
         progress = settle_delivered(row, **rest)
@@ -417,3 +419,8 @@ def bucket_kept_when_partitions_go(cluster: SimulatedCluster) -> Generator[None]
 def planted(name: str) -> Callable[[SimulatedCluster], Any]:
     """The bug of that name, for :func:`tests.simulation.running.run`."""
     return contextmanager(PLANTED[name])
+
+
+FOUND_BY = {
+    "no_fence": 1,
+}

@@ -7,13 +7,13 @@ go wrong lies on the way to it and back, for each process by itself:
 * a request takes its time, and so does its answer;
 * it is refused (``Unavailable``: the store never heard of it), or its answer is lost (``OutcomeUnknown``);
 * a *straggler*: a commit whose answer is ``OutcomeUnknown`` and that lands later.  As PostgreSQL's exclusive
-  lock has it, never after the next ``load`` from its partition has begun; a ``take`` of the partition may come
-  before it, and then the epoch refuses it;
-* the process is cut off, or the database is away for all: then every session's locks are gone as well, and are
-  taken again by the first request that comes through.
+  lock has it, never after the next ``load`` from its partition has begun; a ``take`` of the partition may
+  come before it, and then the epoch refuses it;
+* the process is cut off, or the database is away for all: then every session's locks are gone as well, and
+  are taken again by the first request that comes through.
 
-The log is the truth that the invariants are checked on: what was committed, when by the true time, by whom and
-under which epoch, and every take-over.
+The log is the truth that the invariants are checked on: what was committed, when by the true time, by whom
+and under which epoch, and every take-over.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from farro.providers.memory_tables import PARTITIONS, Service
 from farro.providers.rows import Commit, GrainRow, Outcome, ReminderRow, Verdict
 from farro.silo.testing.faulty_members import FaultyMembers
 from farro.silo.testing.faulty_provider import Fault, FaultyProvider
-from farro.silo.testing.simulated_time import Simulation, SimulatedLoop
+from farro.silo.testing.simulated_time import SimulatedLoop, Simulation
 
 T = TypeVar("T")
 
@@ -120,7 +120,7 @@ class SimulatedStore:
     # ---- the database as a whole
 
     def stop(self) -> None:
-        """The database goes away: what is at it is undone or done, nobody hears of it, and no lock is held."""
+        """The database goes away: nobody hears of what was on its way, and no lock is held."""
         self.down = True
         for provider in self.providers:
             provider.drop_locks()
@@ -222,7 +222,7 @@ class Straggler:
 
 
 class SimulatedProvider(FaultyProvider):
-    """The :class:`~farro.providers.contracts.Provider` of one process.  ``trouble`` may change at any time."""
+    """The :class:`~farro.providers.contracts.Provider` of one process.  ``trouble`` may change."""
 
     inner: MemoryProvider
 
@@ -433,7 +433,7 @@ class _Request:
         self._fail(Unavailable(f"{self._verb}: no connection to the store"))
 
     def _lose(self) -> None:
-        """The connection broke while the request was out.  A read has changed nothing, whatever became of it."""
+        """The connection broke while the request was out.  A read has changed nothing."""
         if self._verb in READS:
             self._refuse()
         else:
