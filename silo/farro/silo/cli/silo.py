@@ -71,6 +71,7 @@ class Serving:
     "--advertise",
     metavar="HOST:PORT",
     envvar="FARRO_ADVERTISE",
+    show_default="where it listens",
     help="Where clients and other silos reach it, if that is not where it listens: behind a port mapping.",
 )
 @given.service_id

@@ -31,13 +31,13 @@ If something blocks the silo beyond its limit, or a part of the silo itself fail
 
 **Several processes**: `farro silo --processes N` starts, watches and restarts N silos
 ([how](../how-to/run-several-processes.md)). SIGTERM and Ctrl-C drain all at once; SIGHUP restarts them one
-after another. It ends with 0 when all ended in order, with 2 or 1 and the reason when one cannot be started, else
-with 1.
+after another. It ends with 0 when all ended in order, with 2 or 1 and the reason when one cannot be
+started, else with 1.
 
 **Output** of `farro silo`: on stdout one line when it is ready, one when it begins to stop, one when it has
 stopped; the log on stderr, as text or as one JSON object a line. Names that come from data are shown with
-control characters escaped. With `--processes` each line begins with its process's number in brackets; a JSON log
-has it as the member `process`.
+control characters escaped. With `--processes` each line begins with its process's number in brackets; a JSON
+log has it as the member `process`.
 
 **Values** of `farro call`: arguments are JSON; a method whose parameters JSON has no form for (dates,
 bytes, sets) is called from Python. In results dates are ISO text, durations seconds, bytes base64, sets and
