@@ -12,11 +12,11 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 
-from tests.simulation.planted import PLANTED, planted
+from tests.simulation.planted import planted
+from tests.simulation.planting import PLANTED
 from tests.simulation.running import Bug, Verdict, run
 
 
@@ -85,10 +85,9 @@ def _first_seed(name: str, seeds: range) -> tuple[str, int, str]:
 def _search(first: int, most: int) -> int:
     found: dict[str, int] = {}
     with ProcessPoolExecutor(os.cpu_count()) as pool:
-        answers: Iterator[tuple[str, int, str]] = pool.map(
-            partial(_first_seed, seeds=range(first, first + most)), PLANTED
-        )
-        for name, seed, finding in answers:
+        searches = [pool.submit(_first_seed, name, range(first, first + most)) for name in PLANTED]
+        for search in as_completed(searches):
+            name, seed, finding = search.result()
             print(f"{seed:5d}  {name}: {finding}", flush=True)
             found[name] = seed
     return int(0 in found.values())

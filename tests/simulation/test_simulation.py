@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.__main__ import replay_line
-from tests.simulation.planted import FOUND_BY, PLANTED, planted
+from tests.simulation.planted import FOUND_BY, planted
+from tests.simulation.planting import PLANTED
 from tests.simulation.running import run
 
 HOME = Path(__file__).parents[2]
@@ -23,7 +24,7 @@ OF_FIXED_BUGS: tuple[int, ...] = ()
 """Seeds that once found a bug of farro's.  They stay."""
 
 SEEDS_MAX = 500
-MARGIN = 3  # seeds tried after the one that is known to find a planted bug
+MARGIN = 60  # seeds tried from the first on when the known one finds nothing: any change of farro's reshuffles them
 
 
 def _judged(seed: int) -> str:
@@ -69,11 +70,10 @@ def test_there_are_at_least_twenty_planted_bugs_and_each_was_found_in_time() -> 
     assert [name for name, bug in PLANTED.items() if not bug.__doc__] == []
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", PLANTED)
 def test_a_planted_bug_is_found(name: str) -> None:
-    first = FOUND_BY[name]
-    for seed in range(first, min(first + 1 + MARGIN, SEEDS_MAX + 1)):
+    for seed in (FOUND_BY[name], *range(1, MARGIN + 1)):
         if run(seed, planted(name)).findings:
             return
     pytest.fail(f"{name} goes unseen: search anew with make simulate")

@@ -22,6 +22,7 @@ from farro.silo.membership import Network
 from farro.silo.options import SiloOptions
 from farro.silo.reminders.machine_load import MachineLoad
 from farro.silo.testing.simulated_network import CLOSED, End, Host, SimulatedNetwork
+from farro.silo.testing.simulated_provider import SimulatedProvider
 from farro.silo.testing.simulated_sockets import SimulatedGateway, WayOut
 from farro.silo.testing.simulated_store import SimulatedStore
 from farro.silo.testing.simulated_time import SimulatedClock, SimulatedLoop, Simulation
@@ -70,7 +71,7 @@ class SimulatedSilo:
         cluster.skew_max_us = max(cluster.skew_max_us, abs(self.skew_us))
         self.loop = loop
         self.clock = SimulatedClock(cluster.simulation, self.skew_us, cluster.simulation.now_us)
-        self.provider = cluster.store.provider(loop)
+        self.provider = SimulatedProvider(cluster.store, loop)
         self.host = Host(self.address, loop)
         self.door = Host(self.address + DOOR, loop, self._accept)
         self.failure: str | None = None
