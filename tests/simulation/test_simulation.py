@@ -24,7 +24,7 @@ OF_FIXED_BUGS: tuple[int, ...] = ()
 """Seeds that once found a bug of farro's.  They stay."""
 
 SEEDS_MAX = 500
-MARGIN = 60  # seeds tried from the first on when the known one finds nothing: any change of farro's reshuffles them
+MARGIN = 60  # seeds tried from the first on when the known one finds nothing: any change reshuffles them
 
 
 def _judged(seed: int) -> str:
