@@ -119,6 +119,7 @@ class Session:
             on_sent=self._settle,
         )
         self._quiet: asyncio.Future[None] | None = None
+        self._ended = asyncio.Event()
         self._stopping = False
         self._gone = False
 
@@ -148,6 +149,7 @@ class Session:
             self._gone = True
             self._outbox.close()
             release(self._quiet)
+            self._ended.set()
 
     async def write(self) -> None:
         """Send the answers, until the client is gone."""
@@ -173,6 +175,14 @@ class Session:
         while not self._gone and (self._in_flight or not self._outbox.empty):
             self._quiet = self._loop.create_future()
             await self._quiet
+
+    async def wait_until_gone(self) -> None:
+        """Until the other side has closed, as one does that speaks version 2 and was told to go.
+
+        It may have sent calls before it was told: who breaks off first leaves it in doubt about them.
+        """
+        if self._hello is not None and self._hello.version >= CLUSTER_VERSION:
+            await self._ended.wait()
 
     async def close(self, code: WSCloseCode, reason: str) -> None:
         await self._socket.close(code=code, message=reason.encode()[:120])
