@@ -10,22 +10,23 @@ import argparse
 import sys
 import time
 
+from tests.simulation.planted import PLANTED, planted
 from tests.simulation.running import Verdict, run
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("seed", type=int)
-    parser.add_argument("--planted", default=None)
+    parser.add_argument("--planted", choices=sorted(PLANTED), default=None)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--keep-going", action="store_true")
     given = parser.parse_args(arguments)
-    planted = None
+    bug = None if given.planted is None else planted(given.planted)
     began = time.perf_counter()
     status = 0
     for seed in range(given.seed, given.seed + given.seeds):
         quiet = given.seeds > 1
-        verdict = run(seed, planted, listener=None if quiet else print, digest=not quiet)
+        verdict = run(seed, bug, listener=None if quiet else print, digest=not quiet)
         if verdict.findings:
             status = 1
             _report(verdict, given.planted)
@@ -37,16 +38,16 @@ def main(arguments: list[str] | None = None) -> int:
     return status
 
 
-def _report(verdict: Verdict, planted: str | None) -> None:
+def _report(verdict: Verdict, bug: str | None) -> None:
     print(f"seed {verdict.seed}: {verdict.figures}")
     for finding in verdict.findings:
         print("  " + finding)
-    print(replay_line(verdict.seed, planted))
+    print(replay_line(verdict.seed, bug))
 
 
-def replay_line(seed: int, planted: str | None = None) -> str:
+def replay_line(seed: int, bug: str | None = None) -> str:
     """The one command that shows it again."""
-    return f"python -m tests.simulation {seed}" + (f" --planted {planted}" if planted else "")
+    return f"python -m tests.simulation {seed}" + (f" --planted {bug}" if bug else "")
 
 
 if __name__ == "__main__":

@@ -10,21 +10,21 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
+from farro.providers.members import SiloStatus
 from farro.providers.rows import (
+    SCHEDULED,
     DeleteOperation,
     DeleteReminder,
     PutReminder,
     ReminderRow,
-    SCHEDULED,
 )
 from farro.silo.schedules.schedule import count_between
 from farro.silo.testing.simulated_cluster import SimulatedCluster
-from farro.silo.testing.simulated_store import Committed, Entry, Taken
+from farro.silo.testing.simulated_store import Committed, Entry, Member, Taken
 from tests.simulation.grains import Steps, steps_of
 from tests.simulation.histories import GrainKey, History
 
 SECOND_US = 1_000_000
-GRACE_US = 30 * SECOND_US
 MISSED_SKIPS = (1, 2)  # SKIP and NOTIFY
 FIRE_ALL = 3
 MAX_ATTEMPTS = 5
@@ -42,6 +42,8 @@ class Evidence:
     history: History
     signs: dict[int, list[tuple[int, int]]]
     reminders: list[ReminderRow]  # as they stand at the end
+    lease_s: float
+    grace_us: int  # of missed ticks
     skew_us: int  # by how much a silo's clock may have been wrong
     end_at: int
     commits: list[Committed] = field(default_factory=list)
@@ -119,6 +121,41 @@ def every_step_follows_the_last(evidence: Evidence) -> Iterator[str]:
         counts[_grain(entry)] = steps.count
 
 
+def only_the_silent_are_buried(evidence: Evidence) -> Iterator[str]:
+    """A silo is marked as dead if its process has ended, or if it has not renewed for a lease; never else."""
+    lease_us = int(evidence.lease_s * SECOND_US)
+    signs = {silo: [at for at, _ in rows] for silo, rows in evidence.signs.items()}
+    joined = {e.silo: e.at for e in evidence.log if isinstance(e, Member) and e.status is SiloStatus.JOINING}
+    for entry in evidence.log:
+        if not isinstance(entry, Member) or entry.status is not SiloStatus.DEAD:
+            continue
+        if evidence.history.cluster.ended.get(entry.silo, entry.at + 1) <= entry.at:
+            continue
+        seen = [at for at in signs.get(entry.silo, []) if at <= entry.at] or [
+            joined.get(entry.silo, entry.at)
+        ]
+        if entry.at - seen[-1] < lease_us:
+            yield (
+                f"{_say(evidence, entry.at)} silo {entry.silo} was buried {(entry.at - seen[-1]) / 1e6:.3f} s "
+                "after its last renewal"
+            )
+
+
+def who_stands_still_is_replaced(evidence: Evidence) -> Iterator[str]:
+    """A silo that is frozen for much longer than a lease is marked as dead, if there is another to do so."""
+    lease_us = int(evidence.lease_s * SECOND_US)
+    dead = {e.silo for e in evidence.log if isinstance(e, Member) and e.status is SiloStatus.DEAD}
+    for number, frozen_at, thawed_at in evidence.history.cluster.frozen:
+        if thawed_at - frozen_at < 2 * lease_us + 6 * SECOND_US or number in dead:
+            continue
+        for other, signs in evidence.signs.items():
+            seen = [at for at, _ in signs if frozen_at <= at <= thawed_at]
+            bounds = zip([frozen_at, *seen], [*seen, thawed_at], strict=True)
+            if other != number and seen and all(until - since < lease_us // 2 for since, until in bounds):
+                yield f"{_say(evidence, frozen_at)} silo {number} froze and silo {other} let it"
+                break
+
+
 # ---- calls
 
 
@@ -140,6 +177,8 @@ def what_was_answered_is_true(evidence: Evidence) -> Iterator[str]:
         if not call.error:
             if len(commits) != 1:
                 yield f"{call.operation} {call.method} was acknowledged and committed {len(commits)} times"
+            elif call.method in CHANGES and not _changes_its_reminder(commits[0], call.method):
+                yield f"{call.operation} {call.method} was acknowledged without its reminder"
             elif call.result is not None and evidence.count_of[call.operation] != call.result:
                 yield (
                     f"{call.operation} was answered {call.result}, committed {evidence.count_of[call.operation]}"
@@ -148,6 +187,14 @@ def what_was_answered_is_true(evidence: Evidence) -> Iterator[str]:
                 yield f"{call.operation}: its nested call was acknowledged and not committed once"
         elif call.turn_ran is False and commits:
             yield f"{call.operation} ended in {call.error}, which says that it did not run; it has committed"
+
+
+CHANGES = frozenset(("every", "once", "cron", "cancel"))
+
+
+def _changes_its_reminder(entry: Committed, method: str) -> bool:
+    kind = DeleteReminder if method == "cancel" else PutReminder
+    return any(isinstance(change, kind) for change in entry.commit.reminders)
 
 
 def reads_are_not_stale(evidence: Evidence) -> Iterator[str]:
@@ -238,7 +285,9 @@ def what_is_passed_over_is_accounted_for(evidence: Evidence) -> Iterator[str]:
             yield f"{_say(evidence, entry.at)} {_tick_of(row)} goes back in time"
         elif between and row.action == FIRE_ALL and row.catch_up_left is None and row.attempts == 0:
             yield f"{_say(evidence, entry.at)} {_tick_of(row)}: FIRE_ALL passed over {between}"
-        elif row.action in MISSED_SKIPS and entry.commit.grain is not None and progress.missed_count != between:
+        elif (
+            row.action in MISSED_SKIPS and entry.commit.grain is not None and progress.missed_count != between
+        ):
             yield (
                 f"{_say(evidence, entry.at)} {_tick_of(row)} passed over {between}, counted "
                 f"{progress.missed_count}"
@@ -257,7 +306,12 @@ def only_absence_makes_missed(evidence: Evidence) -> Iterator[str]:
         if not isinstance(item, Committed):
             continue
         row, settle = item.settled, item.commit.settle
-        if row is None or settle is None or item.commit.grain is not None or row.grain_type.startswith(SYSTEM):
+        if (
+            row is None
+            or settle is None
+            or item.commit.grain is not None
+            or row.grain_type.startswith(SYSTEM)
+        ):
             continue
         consumes = settle.progress is None or settle.progress.occurrence != row.occurrence
         if not consumes or row.attempts >= MAX_ATTEMPTS - 1 or row.next_due_at is None:
@@ -265,12 +319,14 @@ def only_absence_makes_missed(evidence: Evidence) -> Iterator[str]:
         if row.action not in MISSED_SKIPS:
             yield f"{_say(evidence, item.at)} {_tick_of(row)} was passed over under action {row.action}"
         elif not evidence.history.cluster.clocks_were_set and _was_there(
-            row.next_due_at, owners[item.commit.partition], signs, evidence.skew_us
+            row.next_due_at, owners[item.commit.partition], signs, evidence.grace_us, evidence.skew_us
         ):
             yield f"{_say(evidence, item.at)} {_tick_of(row)} was passed over; its owner was there"
 
 
-def _was_there(due: int, taken: list[Taken], signs: dict[int, list[int]], skew_us: int) -> bool:
+def _was_there(
+    due: int, taken: list[Taken], signs: dict[int, list[int]], grace_us: int, skew_us: int
+) -> bool:
     """Did whoever owned the partition live when something fell due?"""
     for index, each in enumerate(taken):
         until = taken[index + 1].at if index + 1 < len(taken) else None
@@ -278,9 +334,9 @@ def _was_there(due: int, taken: list[Taken], signs: dict[int, list[int]], skew_u
             continue
         stored = signs.get(each.silo, [])
         later = [sign for sign in stored if due + skew_us < sign and (until is None or sign < until)]
-        if later and min(later) - due <= GRACE_US - skew_us:
+        if later and min(later) - due <= grace_us - skew_us:
             place = bisect_right(stored, due)
-            if place and due - stored[place - 1] <= GRACE_US - skew_us:
+            if place and due - stored[place - 1] <= grace_us - skew_us:
                 return True
     return False
 
@@ -398,6 +454,8 @@ INVARIANTS: tuple[Callable[[Evidence], Iterator[str]], ...] = (
     only_the_owner_writes,
     versions_have_no_gaps,
     every_step_follows_the_last,
+    only_the_silent_are_buried,
+    who_stands_still_is_replaced,
     no_step_is_taken_twice,
     what_was_answered_is_true,
     reads_are_not_stale,
@@ -415,11 +473,15 @@ INVARIANTS: tuple[Callable[[Evidence], Iterator[str]], ...] = (
 def broken(cluster: SimulatedCluster, history: History) -> list[str]:
     """Every place where an invariant does not hold, at most a few of each, with its name in front."""
     service = cluster.store.service
+    reminders = cluster.options.reminders
+    assert reminders is not None
     evidence = Evidence(
         log=cluster.store.log,
         history=history,
         signs=cluster.store.signs,
         reminders=[row for rows in service.reminders.values() for row in rows.values()],
+        lease_s=cluster.options.cluster.lease.total_seconds(),
+        grace_us=int(reminders.missed_grace.total_seconds() * SECOND_US),
         skew_us=cluster.skew_max_us,
         end_at=cluster.simulation.wall_us,
     )

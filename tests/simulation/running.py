@@ -33,7 +33,9 @@ class _Overheard(logging.Handler):
         self.records: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.name == "farro.defects" or (record.name == "farro.tasks" and record.msg.startswith("task ")):
+        if record.name == "farro.defects" or (
+            record.name == "farro.tasks" and record.msg.startswith("task ")
+        ):
             error = record.exc_info[1] if record.exc_info else None
             self.records.append(f"{record.name}: {record.getMessage()}" + (f": {error!r}" if error else ""))
 
@@ -54,7 +56,9 @@ def run(
     logger.setLevel(logging.ERROR)
     logger.propagate = False
     try:
-        with SimulatedCluster(GRAINS, seed=f"cluster {seed}", silos=mood.silos, listener=listener) as cluster:
+        with SimulatedCluster(
+            GRAINS, seed=f"cluster {seed}", silos=mood.silos, options=mood.options, listener=listener
+        ) as cluster:
             World.history = history = History(cluster, random)
             cluster.tell(f"seed {seed}: {mood}")
             with nullcontext() if planted is None else planted(cluster):

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 from random import Random
 from typing import Any
 
 from farro.client.errors import FarroError
 from farro.client.reminders import MissedReminderAction, ReminderPriority
+from farro.silo.options import ClusterOptions, ReminderOptions, SiloOptions
 from farro.silo.testing.faulty_provider import Fault
-from farro.silo.testing.simulated_cluster import SimulatedClient, SimulatedCluster, SimulatedSilo
+from farro.silo.testing.simulated_cluster import CALM, SimulatedClient, SimulatedCluster, SimulatedSilo
 from tests.simulation.grains import Chimes, Ledger
 from tests.simulation.histories import Call, History
 
@@ -32,6 +34,8 @@ REMINDERS = ["a", "b", "slow", "d"]
 SENDS_MAX = 4
 CALL_TIMEOUT_S = 12.0
 
+LEASES = (0.6, 0.95, 1.05, 1.2, 2.0)  # freezes, in leases: some end in the middle of being taken for dead
+
 KINDS = ("crash", "freeze", "stop", "outage", "cut store", "cut network", "clock", "trouble", "slow")
 
 
@@ -44,6 +48,8 @@ class Mood:
     pause_s: float  # between two calls of a client, on average
     kinds: tuple[str, ...]
     every_s: float  # between two faults, on average
+    lease_s: float
+    grace_s: float  # missed_grace
     skew_us: int  # clocks differ from the true time by up to this
 
     @classmethod
@@ -56,7 +62,19 @@ class Mood:
             pause_s=random.choice((1.0, 3.0, 6.0)),
             kinds=kinds,
             every_s=random.choice((8.0, 20.0, 45.0)),
+            lease_s=random.choice((4.0, 6.0, 10.0)),
+            grace_s=random.choice((2.0, 10.0, 30.0)),
             skew_us=random.choice((0, 0, 200_000, 5 * SECOND_US)),
+        )
+
+    @property
+    def options(self) -> SiloOptions:
+        return replace(
+            CALM,
+            cluster=ClusterOptions(
+                lease=timedelta(seconds=self.lease_s), renew_interval=timedelta(seconds=self.lease_s / 4)
+            ),
+            reminders=ReminderOptions(missed_grace=timedelta(seconds=self.grace_s)),
         )
 
 
@@ -171,7 +189,10 @@ class Scenario:
 
     def _freeze(self, place: SimulatedSilo) -> None:
         place.freeze()
-        self._later(self.random.choice((0.5, 2.5, 3.8, 4.5, 8.0, 20.0, 50.0)), place.thaw)
+        self._later(
+            self.random.choice((0.5, 2.5, 20.0, 50.0, *(self.mood.lease_s * part for part in LEASES))),
+            place.thaw,
+        )
 
     def _stop(self, place: SimulatedSilo) -> None:
         place.stop()
@@ -224,7 +245,9 @@ class Scenario:
         if place.loop is None:
             return
         trouble = place.provider.trouble
-        trouble.slow, trouble.slow_us = self.random.choice(((0.1, 3_000_000), (0.5, 800_000), (0.02, 8_000_000)))
+        trouble.slow, trouble.slow_us = self.random.choice(
+            ((0.1, 3_000_000), (0.5, 800_000), (0.02, 8_000_000))
+        )
         self.cluster.tell(f"{place.name}: the store is slow, up to {trouble.slow_us / 1e6:g} s")
         self._later(self.random.choice((10.0, 40.0)), partial(setattr, trouble, "slow", 0.0))
 

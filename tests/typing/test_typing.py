@@ -16,6 +16,18 @@ MYPY = [sys.executable, "-m", "mypy", "--strict", "--config-file", str(ROOT / "p
 
 MISTAKES = {
     "an argument of the wrong type": ("await shipment.dispatch(7)", 'has incompatible type "int"'),
+    "an argument of the wrong type, to a method with a mark": (
+        "await client.grain(Parcel, 'p').weigh('heavy')",
+        'has incompatible type "str"',
+    ),
+    "an affinity that is no function": (
+        "class Odd(Shipment, affinity=7): ...",
+        'has incompatible type "int"',
+    ),
+    "a bound that is no number": (
+        "stateless_worker(max_local='4')",
+        "No overload variant",
+    ),
     "a missing argument": ("await shipment.dispatch()", 'Missing positional argument "carrier_id"'),
     "an unknown method": ("await shipment.dispach('c')", 'has no attribute "dispach"'),
     "a result of the wrong type": ("n: int = await shipment.status()", 'variable has type "int"'),
@@ -29,7 +41,8 @@ MISTAKES = {
 HEAD = """
 from datetime import timedelta
 from farro.client import Client
-from tests.typing.usage import Shipment
+from farro.silo import stateless_worker
+from tests.typing.usage import Parcel, Shipment
 
 async def use(client: Client) -> None:
     shipment = client.grain(Shipment, "s-42")

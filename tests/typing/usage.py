@@ -18,8 +18,10 @@ from farro.silo import (
     Silo,
     StreamEvent,
     TickStatus,
+    idempotent_request,
     readonly,
     register_reminder,
+    stateless_worker,
     subscribe,
 )
 
@@ -82,9 +84,43 @@ class Echo(Grain):
         return text
 
 
+class Parcel(Grain[ShipmentState], name="parcels", affinity=lambda key: key.split("/")[0]):
+    @idempotent_request
+    async def weigh(self, grams: int) -> float:
+        assert_type(self.turn.request_id, str | None)
+        return grams / 1000
+
+
+class Truck(Grain, affinity=str):
+    """Lives with the parcels whose keys begin with its own."""
+
+
+@stateless_worker(max_local=4)
+class Labels(Grain):
+    async def label(self, text: str) -> bytes:
+        return text.encode()
+
+
+@stateless_worker
+class Routes(Grain):
+    async def length(self) -> int:
+        return len(await self.grain(Labels, "any").label(self.key))
+
+
 @grain_interface("shipments")
 class ShipmentApi(Protocol):
     async def status(self) -> str: ...
+
+
+@grain_interface("parcels", affinity=lambda key: key.split("/")[0])
+class ParcelApi(Protocol):
+    @idempotent_request
+    async def weigh(self, grams: int) -> float: ...
+
+
+@grain_interface("Labels", stateless=True)
+class LabelApi(Protocol):
+    async def label(self, text: str) -> bytes: ...
 
 
 async def call_from_outside() -> None:
@@ -95,6 +131,14 @@ async def call_from_outside() -> None:
         assert_type(await shipment.with_options(timeout=1.0).status(), str)
         assert_type(await client.grain(ShipmentApi, 42).status(), str)
         await client.call("shipments", "s-42", "dispatch", "c-7")
+        parcel = client.grain(Parcel, "truck-7/1")
+        assert_type(await parcel.weigh(250), float)
+        assert_type(await parcel.with_options(request_id="scale-1").weigh(250), float)
+        assert_type(await client.grain(ParcelApi, "truck-7/1").weigh(grams=250), float)
+        assert_type(await client.grain(Labels, "any").label("x"), bytes)
+        assert_type(await client.grain(LabelApi, "any").label("x"), bytes)
+        assert_type(await client.grain(Routes, "A-B").length(), int)
+        await client.call("parcels", "truck-7/1", "weigh", 250, request_id="scale-1")
         await client.reminders.pause(shipment, "Daily", note="holidays")
         events: AsyncIterator[StreamEvent] = client.stream("shipped", consumer="billing")
         async for event in events:

@@ -23,7 +23,7 @@ from farro.client.connections import Connections, Dial
 from farro.client.dialing import dial, gateway_url
 from farro.client.errors import CallTimeout, FarroError, Overloaded, SiloUnavailable
 from farro.client.identity import GrainId, Key, canonical_key
-from farro.client.interface import MethodSpec, interface_of
+from farro.client.interface import Interface, MethodSpec, interface_of
 from farro.client.management import Reminders
 from farro.client.reference import Caller, checked_timeout, reference
 from farro.client.requests import Repeats, Request, checked_request_id, new_request_id
@@ -97,6 +97,7 @@ class Client:
         self._waiting = 0
         self._dial = dial or self._dial_websocket
         self._connections: Connections | None = None
+        self._interfaces: dict[str, Interface] = {}  # as many as the program has classes
         self._routes: dict[tuple[str, str], Connection] = {}
         self._route: Callable[[str, str], Connection | None] = _nowhere
         self._calls = 0
@@ -115,7 +116,9 @@ class Client:
         ``timeout`` in seconds is for its calls (None: the method's own, else the client's).  Raises
         :class:`InvalidGrainId` for a bad key and ``TypeError`` for a class that is no grain.
         """
-        return reference(interface_of(cls), key, self._caller, checked_timeout(timeout))
+        interface = interface_of(cls)
+        self._interfaces[interface.type_name] = interface
+        return reference(interface, key, self._caller, checked_timeout(timeout))
 
     async def call(
         self,
@@ -295,7 +298,7 @@ class Client:
         self._loop_time = self._loop.time
         self._budget = RetryBudget(self._loop.time())
         self._session = aiohttp.ClientSession(trust_env=False)
-        connections = Connections(self._gateways, self._dial, self._start, self._chance)
+        connections = Connections(self._gateways, self._interfaces, self._dial, self._start, self._chance)
         self._routes, self._route = connections.routes, connections.route
         try:
             await connections.open()

@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -44,7 +43,6 @@ from farro.client.protocol import (
     NEWS,
     REPLY,
     REQUEST_VERSION,
-    TIMEOUT_MS_MAX,
     Message,
     Welcome,
     check_map,
@@ -54,6 +52,7 @@ from farro.client.protocol import (
     messages_of,
     reply_id,
 )
+from farro.client.queueing import Queue
 from farro.client.requests import Request
 from farro.client.sockets import Socket
 
@@ -105,7 +104,7 @@ class Connection:
         )
         self._timer: asyncio.TimerHandle | None = None
         self._due_at = math.inf
-        self._room: deque[asyncio.Future[None]] = deque()
+        self._room = Queue(self._make_room)
         self._broken: str | None = None
 
     # ---- calls
@@ -126,29 +125,24 @@ class Connection:
         return self._broken is None and not self.draining
 
     @property
+    def ended(self) -> bool:
+        """Nothing is answered any more."""
+        return self._broken is not None
+
+    @property
     def full(self) -> bool:
         """No call may be sent now; wait in :meth:`wait_for_room`."""
         return (
             len(self._pending) >= self._calls_max
             or self._outbox.bytes > OUTGOING_BYTES_MAX
-            or len(self._room) > 0
+            or len(self._room.places) > 0
         )
 
     async def wait_for_room(self) -> None:
         """Until one more call may be sent, first come first served, or the connection is no longer usable."""
-        if len(self._room) >= WAITING_CALLS_MAX:
+        if len(self._room.places) >= WAITING_CALLS_MAX:
             raise Overloaded(f"{WAITING_CALLS_MAX:,} calls already wait to be sent to {self.address}")
-        place = self._loop.create_future()
-        self._room.append(place)
-        try:
-            await place
-        except asyncio.CancelledError:
-            if place.done() and not place.cancelled():
-                self._make_room()
-            raise
-        finally:
-            if place in self._room:
-                self._room.remove(place)
+        await self._room.wait()
 
     def send_call(
         self,
@@ -178,7 +172,7 @@ class Connection:
                 f"{grain_type}.{method} was not sent: upgrade that silo"
             )
         call_id = 0 if oneway else self._last_id + 1
-        timeout_ms = min(int(timeout_s * 1000), TIMEOUT_MS_MAX) or 1
+        timeout_ms = int(timeout_s * 1000) or 1
         links = list(map(list, chain)) if chain else None
         message = [CALL, call_id, grain_type, key, method, args, kwargs, timeout_ms, links]
         if request is not None:
@@ -299,7 +293,7 @@ class Connection:
                 self.on_news(self, check_news(message))
             else:
                 raise ProtocolError(f"a silo does not send messages of kind {kind}")
-        if self._room:
+        if self._room.places:
             self._make_room()
         self._outbox.wake_writer()  # behind the callers just answered: what they ask next goes out this tick
 
@@ -323,28 +317,18 @@ class Connection:
                 turn_ran = None if call_id <= self._sent_through else False
                 future.set_exception(SiloUnavailable(reason, turn_ran=turn_ran))
         self._outbox.close()
-        self._free_all()
+        self._room.admit(WAITING_CALLS_MAX)
 
     def drain(self, reason: str) -> None:
         """The silo takes no more calls: those that are out go on, those that wait for room look elsewhere."""
         if not self.draining:
             self.draining = True
-            self._free_all()
+            self._room.admit(WAITING_CALLS_MAX)
             self.on_goaway(self, reason)
 
-    def _free_all(self) -> None:
-        while self._room:
-            place = self._room.popleft()
-            if not place.done():
-                place.set_result(None)
-
     def _make_room(self) -> None:
-        free = self._calls_max - len(self._pending)
-        while self._room and free > 0 and self._outbox.bytes <= OUTGOING_BYTES_MAX:
-            place = self._room.popleft()
-            if not place.done():
-                place.set_result(None)
-                free -= 1
+        if self._outbox.bytes <= OUTGOING_BYTES_MAX:
+            self._room.admit(self._calls_max - len(self._pending))
 
     # ---- writing
 
@@ -353,7 +337,7 @@ class Connection:
 
     def _end_sending(self) -> None:
         self._written_through = self._sent_through
-        if self._room:
+        if self._room.places:
             self._make_room()
 
     def _refuse(self, message: Message, problem: InvalidPayload) -> None:

@@ -11,7 +11,7 @@ be dialled, calls go through the gateway, which forwards them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from random import Random
 from typing import Any
 
@@ -19,6 +19,7 @@ from farro.client.cluster_map import ClusterMap
 from farro.client.connection import Connection
 from farro.client.errors import FarroError, SiloUnavailable
 from farro.client.identity import partition_of
+from farro.client.interface import Interface
 
 Dial = Callable[[str], Awaitable[Connection]]
 Start = Callable[[Coroutine[Any, Any, None], str], asyncio.Task[None]]
@@ -29,16 +30,27 @@ ROUTES_MAX = 16_384  # grains whose way is remembered
 
 
 class Connections:
-    """``dial(address)`` raises a :class:`FarroError`; ``start`` runs a task for as long as the client is
-    open."""
+    """``dial(address)`` raises a :class:`FarroError`; ``start`` runs a task until the client is closed.
 
-    def __init__(self, gateways: list[str], dial: Dial, start: Start, chance: Random) -> None:
+    ``interfaces``: what is known of grain types, by name.  Where nothing is, a grain counts as plain; a wrong
+    guess costs a forwarding.
+    """
+
+    def __init__(
+        self,
+        gateways: list[str],
+        interfaces: Mapping[str, Interface],
+        dial: Dial,
+        start: Start,
+        chance: Random,
+    ) -> None:
         self.gateway: Connection | None = None
         self.map: ClusterMap | None = None
         self.routes: dict[tuple[str, str], Connection] = {}
         self.made = 0
         self.trouble = "it was never tried"
         self._gateways = gateways
+        self._interfaces = interfaces
         self._dial = dial
         self._start = start
         self._chance = chance
@@ -64,10 +76,11 @@ class Connections:
         return connection
 
     def _owner(self, grain_type: str, grain_key: str) -> Connection | None:
-        cluster = self.map
-        if cluster is None:
+        cluster, interface = self.map, self._interfaces.get(grain_type)
+        if cluster is None or (interface is not None and interface.stateless):
             return None
-        number = cluster.owner_of(partition_of(grain_type, grain_key, cluster.partitions))
+        affinity = None if interface is None else interface.affinity
+        number = cluster.owner_of(partition_of(grain_type, grain_key, cluster.partitions, affinity))
         connection = self._by_silo.get(number)
         if connection is None and number in cluster.addresses:
             self._reach(number, cluster.addresses[number])
@@ -108,6 +121,7 @@ class Connections:
         """
         self._adopt(await self._try_all(self._gateways))
         self._start(self._supervise(), "farro client")
+        await asyncio.sleep(0)  # the map that came with the welcome is read before the first call is made
 
     async def close(self, reason: str) -> None:
         """Send what is queued.  The tasks are the client's to end."""
@@ -129,8 +143,6 @@ class Connections:
             except SiloUnavailable as error:
                 self.trouble = str(error)
             else:
-                if not self._running:
-                    self.map = None  # nobody is left who told it: the cluster may be another by now
                 born_at = self._loop.time()
                 self._adopt(connection)
                 await self._lost_gateway.wait()
@@ -181,6 +193,8 @@ class Connections:
 
     def _adopt(self, connection: Connection) -> None:
         self.made += 1
+        if all(each.ended for each in self._running):
+            self.map = None  # nobody is left who told it: the cluster may be another by now
         connection.on_goaway = self._lost
         connection.on_map = self._learn
         if connection.silo:

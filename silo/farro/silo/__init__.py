@@ -36,6 +36,7 @@ from farro.silo.grains.stateless import stateless_worker
 from farro.silo.grains.subscriptions import PUBLISHER_KEY, subscribe
 from farro.silo.options import (
     ActivationOptions,
+    ClusterOptions,
     OptionsError,
     ReminderOptions,
     SiloOptions,
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PUBLISHER_KEY",
     "ActivationOptions",
+    "ClusterOptions",
     "Cron",
     "FarroError",
     "Grain",

@@ -40,7 +40,7 @@ log = logging.getLogger("farro.silo")
 
 G = TypeVar("G")
 
-SOCKETS = Network()
+SETTLE_S = 5.0  # of loop time, for what a start finds due; a store that answers takes milliseconds
 
 
 class Silo:
@@ -65,11 +65,11 @@ class Silo:
         advertise: str | None = None,
         clock: Clock | None = None,
         random: Random | None = None,
-        network: Network = SOCKETS,
+        network: Network | None = None,
         machine_load: Callable[[], MachineLoad] = read_machine_load,
     ) -> None:
         self._machine_load = machine_load
-        self._network = network
+        self._network = network or Network()
         self.options = options if options is not None else SiloOptions()
         self.options.validate()
         self._classes = [
@@ -154,6 +154,7 @@ class Silo:
             if self._gateway is not None:
                 await self._gateway.start()
             await self._membership.open()
+            await rooms.settled(SETTLE_S)
         except BaseException:
             await self.tear_down()
             raise

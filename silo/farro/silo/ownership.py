@@ -10,6 +10,8 @@ from farro.silo.placement import Place, Placed, place_of
 
 COUNTER_BITS = 40
 
+Listener = Callable[[frozenset[int]], None]
+
 
 @dataclass(frozen=True, slots=True)
 class Owned:

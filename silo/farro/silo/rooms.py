@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from random import Random
 
@@ -32,6 +33,8 @@ from farro.silo.tasks import TaskOwner
 
 FORGET_TIMES_PER_WINDOW = 48  # so that an answer is kept at most a fiftieth longer than the window
 
+log = logging.getLogger("farro.silo")
+
 
 class Rooms:
     """Everything between an open store and a gateway."""
@@ -46,6 +49,7 @@ class Rooms:
         random: Random,
         machine_load: Callable[[], MachineLoad],
     ) -> None:
+        self._provider = provider
         self._options = options
         self._provider = provider
         self._clock = clock
@@ -142,6 +146,16 @@ class Rooms:
         await service.start()
         every_s = self._clock.loop_seconds(duration_us(service.options.repair_interval))
         self.tasks.repeat(service.repair, every_s, "repair reminders")
+
+    async def settled(self, limit_s: float) -> None:
+        """Wait until partitions just taken are served in full; what takes longer goes on by itself."""
+        try:
+            async with asyncio.timeout(limit_s):
+                await self.streams.settled()
+                if self.reminders is not None:
+                    await self.reminders.settled()
+        except TimeoutError:
+            log.warning("not everything due on the partitions of this silo is at hand yet")
 
     @property
     def healthy(self) -> bool:

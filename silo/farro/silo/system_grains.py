@@ -14,6 +14,7 @@ from farro.silo.grains.decorators import readonly
 from farro.silo.grains.grain import Grain
 from farro.silo.reminders.management import Names, ReminderDesk
 from farro.silo.reminders.management_grain import ReminderVerbs, grain_or_all
+from farro.silo.reminders.management_owners import ClusterDesk
 from farro.silo.streams.core import Brought
 from farro.silo.streams.subscribers import Subscribers
 
@@ -78,8 +79,8 @@ class SiloGrain(Grain, name="farro.silo"):
     __farro_system__ = True
 
     @property
-    def _desk(self) -> ReminderDesk:
-        desk: ReminderDesk = self._farro_runtime.desk
+    def _desk(self) -> ClusterDesk:
+        desk: ClusterDesk = self._farro_runtime.desk
         if self.key != str(desk.number):
             raise SiloUnavailable(
                 f"this is silo {desk.number}; silo {self.key[:20]} cannot be reached from it",
@@ -96,8 +97,7 @@ class SiloGrain(Grain, name="farro.silo"):
     async def last_ticks(
         self, grain_type: str | None, grain_key: str | None, name: str | None, limit: int
     ) -> list[PastTick]:
-        ticks: list[PastTick] = self._desk.here.history(grain_or_all(grain_type, grain_key), name, limit)
-        return ticks
+        return self._desk.here.history(grain_or_all(grain_type, grain_key), name, limit)
 
     @readonly
     async def facts(self) -> SiloFacts:

@@ -318,7 +318,7 @@ async def test_services_in_one_database_never_meet_in_a_lock(
     mine, theirs = await an_owner(provider, PARTITION), await an_owner(other, PARTITION)
     assert mine.number == theirs.number == 1
     await other.close()
-    await until(lambda: freed(other_view(url, other.service_id), 1))
+    await until(lambda: is_nobodys(sql, other, 1))
     assert await provider.is_held(1)
     async with sql.transaction():
         await sql.execute("SELECT pg_advisory_xact_lock($1, $2)", other._lock_class, PARTITION)
@@ -329,19 +329,8 @@ async def test_services_in_one_database_never_meet_in_a_lock(
             await provider.mark_dead(1, 0, NOW)
 
 
-class other_view:
-    """Asks of another service through a provider of one call."""
-
-    def __init__(self, url: str, service_id: str) -> None:
-        self._url, self._service_id = url, service_id
-
-    async def is_held(self, number: int) -> bool:
-        provider = PostgresProvider(self._url, service_id=self._service_id)
-        await provider.open(NOW)
-        try:
-            return await provider.is_held(number)
-        finally:
-            await provider.close()
+async def is_nobodys(sql: Any, provider: PostgresProvider, number: int) -> bool:
+    return await holder_of(sql, provider, number) is None
 
 
 # ---- races

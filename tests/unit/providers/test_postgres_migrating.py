@@ -10,11 +10,13 @@ from typing import Any
 import asyncpg
 import pytest
 
-from farro.providers.conformance.made import NOW, an_owner, writing
+from farro.providers.conformance.made import NOW, PARTITION, Owner, an_owner, writing
 from farro.providers.errors import SchemaMismatch, StoreMissing, Unavailable
+from farro.providers.members import SiloRow, SiloStatus
 from farro.providers.postgres.migrating import Migrating
 from farro.providers.postgres.sql import known_migrations, queries
 from farro.providers.postgres.store import PostgresProvider
+from farro.providers.rows import Outcome
 from farro.providers.sql_files import Migration
 from tests.support.servers import Server
 
@@ -94,6 +96,58 @@ async def test_an_older_store_gets_only_what_it_lacks(url: str, sql: Any) -> Non
     owner = await an_owner(provider)
     await owner.committed(grain=writing(0))
     await provider.close()
+
+
+async def test_a_store_of_one_silo_becomes_one_of_a_cluster_and_its_old_silo_can_be_said_to_be_dead(
+    url: str, sql: Any
+) -> None:
+    """One that still runs renews without being counted and commits until its partitions are taken."""
+    schema = schema_of(url)
+    await Migrating(sql, url, schema, known_migrations()[:2]).migrate("default", 64, NOW)
+    await sql.execute(f"UPDATE {schema}.services SET last_silo = 2")
+    await sql.execute(f"INSERT INTO {schema}.silos VALUES ('default', 1, 'gone', 1, 5, 7)")
+    await sql.execute(f"INSERT INTO {schema}.silos VALUES ('default', 2, 'old', 3, {NOW}, NULL)")
+    await sql.execute(f"UPDATE {schema}.partitions SET owner = 2, epoch = 1")
+
+    new = await opened(url)
+    gone, old = await new.silos()
+    assert gone == SiloRow(1, "gone", 1, 5, 7, SiloStatus.LEFT)
+    assert old == SiloRow(2, "old", 3, NOW, None, SiloStatus.ACTIVE)
+    assert await sql.fetchval(f"SELECT {schema}.renew_1('default', 2, {NOW + 5})")
+    with pytest.raises(asyncpg.PostgresError, match="upgraded by a newer farro"):
+        await sql.fetch(f"SELECT * FROM {schema}.take_1('default', 1, 2, {NOW}, '{{1}}')")
+    before = Owner(new, 2, {PARTITION: 1})  # what an old silo sends is a batch without requests
+    assert (await before.committed(grain=writing(0))).version == 1
+    (_, renewed) = await new.silos()
+    assert renewed.renewed_at == NOW + 5
+
+    heir = await new.join("new", NOW + 9)
+    assert heir.number == 3
+    assert await new.mark_dead(2, renewed.renewals, NOW + 9)
+    (row,) = await new.take(3, [PARTITION], NOW + 9, [1])
+    assert (row.epoch, row.previous_alive_at) == (2, NOW + 5)
+    assert not await sql.fetchval(f"SELECT {schema}.renew_1('default', 2, {NOW + 10})")
+    (verdict,) = await before.commit(before.member(grain=writing(1)))
+    assert verdict.outcome is Outcome.FENCED
+    await new.close()
+
+
+async def test_what_opening_would_apply_is_told_and_nothing_is_changed(url: str, sql: Any) -> None:
+    schema = schema_of(url)
+    provider = PostgresProvider(url)
+    with pytest.raises(StoreMissing, match="start a silo on it"):
+        await provider.pending_migrations()
+    assert not (await sql.fetchrow(queries("x")["has_schema"], schema))["there"]
+    await Migrating(sql, url, schema, known_migrations()[:1]).migrate("default", 64, NOW)
+    assert await provider.pending_migrations() == ["0002_commit", "0003_cluster"]
+    assert await provider.pending_migrations() == ["0002_commit", "0003_cluster"]
+    await provider.open(NOW)
+    assert await provider.pending_migrations() == []
+    await provider.close()
+    assert await provider.pending_migrations() == []
+    await sql.execute(f"INSERT INTO {schema}.farro_migrations VALUES (99, 'later', 'x', 1)")
+    with pytest.raises(SchemaMismatch, match="newer farro"):
+        await provider.pending_migrations()
 
 
 async def test_a_tool_that_reads_creates_nothing_and_writes_nothing(url: str, sql: Any) -> None:

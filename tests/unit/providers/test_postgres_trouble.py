@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import signal
+import threading
 from collections.abc import AsyncIterator, Generator
 from itertools import count
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 
 from farro.providers.conformance.made import NOW, PARTITION, an_owner, writing
 from farro.providers.errors import OutcomeUnknown, StoreChanged, StoreError, Unavailable
+from farro.providers.members import Members
 from farro.providers.postgres.address import read_address
 from farro.providers.postgres.connecting import Connector
 from farro.providers.postgres.pool import ReadPool
@@ -82,6 +85,18 @@ async def until_a_commit_waits(sql: Any) -> int:
             if waiting is not None:
                 return int(waiting)
             await asyncio.sleep(0.002)
+
+
+async def until_it_connects(members: Members, number: int) -> None:
+    """Renew until it is taken, or refused for good."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                await members.renew(number, NOW)
+            except (OutcomeUnknown, Unavailable):
+                await asyncio.sleep(0.01)
+            else:
+                return
 
 
 async def test_a_commit_whose_connection_is_lost_has_an_unknown_outcome_and_the_next_one_works(
@@ -223,14 +238,118 @@ async def test_a_full_pool_tells_its_size_and_the_wait_and_recovers(url: str) ->
     await pool.close()
 
 
+class Heartbeat(threading.Thread):
+    """Renews through a handle of its own, in a loop of its own, without end."""
+
+    def __init__(self, provider: PostgresProvider) -> None:
+        super().__init__()
+        self._provider = provider
+        self.number = 0
+        self.beats = 0
+        self.failures: list[str] = []
+        self._ending = threading.Event()
+
+    def run(self) -> None:
+        asyncio.run(self._beat())
+
+    async def _beat(self) -> None:
+        members = self._provider.members()
+        self.number = (await members.join("127.0.0.1:1", NOW)).number
+        while not self._ending.is_set():
+            try:
+                if await members.renew(self.number, NOW) is None:
+                    self.failures.append("no member")
+                self.beats += 1
+            except (Unavailable, OutcomeUnknown):
+                await asyncio.sleep(0.01)
+            except StoreError as error:
+                self.failures.append(repr(error))
+        await members.close()
+
+    async def goes_on(self) -> None:
+        """Return after two more renewals: one of them has begun now."""
+        wanted = self.beats + 2
+        async with asyncio.timeout(10):
+            while self.beats < wanted:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)  # another thread's fact
+
+    def end(self) -> None:
+        self._ending.set()
+        self.join()
+
+
+async def test_a_crash_of_the_server_costs_a_pause_and_no_silo_no_lock_and_no_answered_commit(
+    provider: PostgresProvider, server: servers.Server
+) -> None:
+    owner = await an_owner(provider)
+    heart = Heartbeat(provider)
+    heart.start()
+    answered: list[int] = []
+    doubtful = 0
+    stop = asyncio.Event()
+
+    async def commits() -> None:
+        nonlocal doubtful
+        version = 0
+        while not stop.is_set():
+            try:
+                verdict = await owner.committed(grain=writing(version))
+                version = verdict.version
+                answered.append(version)
+            except (Unavailable, OutcomeUnknown):
+                doubtful += 1
+                version = await loaded(provider)
+
+    async def more_commits() -> None:
+        wanted = len(answered) + 5
+        async with asyncio.timeout(10):
+            while len(answered) < wanted:  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+    committing = asyncio.ensure_future(commits())
+    for _ in range(3):
+        await more_commits()
+        await heart.goes_on()
+        server.stop(signal.SIGQUIT)  # as pg_ctl restart -m immediate does
+        server.start()
+        await more_commits()
+        await heart.goes_on()
+        assert await provider.is_held(heart.number)
+    stop.set()
+    await committing
+    heart.end()
+    assert heart.failures == []
+    assert answered == sorted(set(answered))
+    assert len(answered) <= await loaded(provider) <= len(answered) + doubtful
+    (first, second) = await provider.silos()
+    assert (first.left_at, second.left_at) == (None, None)
+
+
+async def loaded(provider: PostgresProvider) -> int:
+    """The version that is stored, asked for until the server answers."""
+    async with asyncio.timeout(10):
+        while True:
+            try:
+                (row,) = await provider.load([("shipments", "k")])
+            except Unavailable:
+                await asyncio.sleep(0.01)
+            else:
+                return 0 if row is None else row.version
+
+
 async def test_a_restored_server_is_another_one_until_the_store_is_opened_again(
     provider: PostgresProvider, server: servers.Server
 ) -> None:
     """A recovery ends on a new timeline, as a promotion does."""
     owner = await an_owner(provider)
     await owner.committed(grain=writing(0))
+    members = provider.members()
+    assert await members.renew(owner.number, NOW)
     await stopped(server, provider)
     restored(server)
+    with pytest.raises(StoreChanged, match="open it again"):
+        await until_it_connects(members, owner.number)
+    await members.close()
     with pytest.raises(StoreChanged, match="open it again and take the partitions anew"):
         await owner.commit(owner.member(grain=writing(1)))
     with pytest.raises(StoreChanged):

@@ -14,13 +14,12 @@ import sys
 import threading
 from collections import defaultdict
 from pathlib import Path
-from weakref import WeakSet
 
 from farro.providers.errors import Unavailable
 
 ONE_PROCESS_PER_FILE = sys.platform == "win32"
 
-_open: WeakSet[FileLock] = WeakSet()
+_open: set[FileLock] = set()  # strongly: a descriptor outlives an object that nobody closed
 
 if sys.platform == "win32":
     import msvcrt
@@ -106,9 +105,9 @@ class FileLock:
 
     def open(self, *, create: bool = True) -> bool:
         """Open the file without locking it.  False: there is none, and none was to be created."""
-        _open.add(self)
         try:
             self._descriptor = os.open(self.path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
+            _open.add(self)
         except FileNotFoundError:
             if create:
                 raise

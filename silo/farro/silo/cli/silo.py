@@ -56,7 +56,8 @@ class Serving:
     envvar="FARRO_STORE",
     default="sqlite:///farro.db",
     show_default=True,
-    help="Where state and reminders are kept: sqlite:///FILE, sqlite:////ABSOLUTE/FILE or memory://.",
+    help="Where state and reminders are kept: sqlite:///FILE, sqlite:////ABSOLUTE/FILE, "
+    "postgresql://USER@HOST/DATABASE or memory://.",
 )
 @click.option(
     "--listen",
@@ -64,12 +65,13 @@ class Serving:
     envvar="FARRO_LISTEN",
     default="127.0.0.1:11111",
     show_default=True,
-    help="Where clients reach the silo; port 0 lets the system choose.",
+    help="Where clients and other silos reach the silo; port 0 lets the system choose.",
 )
 @click.option(
     "--advertise",
     metavar="HOST:PORT",
     envvar="FARRO_ADVERTISE",
+    show_default="where it listens",
     help="Where clients and other silos reach it, if that is not where it listens: behind a port mapping.",
 )
 @given.service_id
@@ -161,6 +163,7 @@ async def _serve(asked: Serving) -> int:
     with stop.on_signals(), stop.when_stdin_closes(asked.ends_with_stdin):
         running = await _started(asked)
         number = str(running.number)
+        stop.hands_over = lambda: running.cluster.has_peers
         try:
             _say_ready(running, asked)
             asked.signs.ready(running.number, str(running.address))

@@ -29,6 +29,7 @@ class Stop:
         self._asked = asyncio.Event()
         self._stopping = False
         self.exit_code = 0
+        self.hands_over: Callable[[], bool] = lambda: False  # are there other silos to take what it owns?
 
     async def wait(self) -> None:
         """Until somebody asks."""
@@ -41,8 +42,9 @@ class Stop:
         self._stopping = True
         self.exit_code = exit_code
         self._loop.call_soon_threadsafe(self._asked.set)
+        first = "the partitions go to the other silos, " if self.hands_over() else ""
         self._announce(
-            f"{reason}: stopping, running turns may finish (at most {self._limit_s:g} s); "
+            f"{reason}: stopping, {first}running turns may finish (at most {self._limit_s:g} s); "
             "a second signal ends it at once"
         )
         watchdog = threading.Timer(self._limit_s + WATCHDOG_MARGIN_S, self._cut_off)

@@ -34,7 +34,7 @@ from farro.client.errors import (
     SiloStopping,
     SiloUnavailable,
 )
-from farro.client.protocol import CHAIN_LINKS_MAX
+from farro.client.protocol import CHAIN_LINKS_MAX, TIMEOUT_MS_MAX
 from farro.silo.activations.invocation import Invocation
 from farro.silo.cluster.links import Links
 from farro.silo.ownership import Ownership
@@ -116,7 +116,8 @@ class Router:
             return
         owner = self._owner_of(place)
         if owner is None:
-            call.respond(None, SiloUnavailable(f"{place} is no member of the cluster", turn_ran=False))
+            gone = f"the silo that {call.target} lives on is no member of the cluster"
+            call.respond(None, SiloUnavailable(gone, turn_ran=False))
         elif owner == self.number:
             self.hold(call, place)
         elif call.forwarded:
@@ -149,18 +150,22 @@ class Router:
             self._refused += 1
             call.respond(None, problem)
             return True
-        call_id, future = link.send_call(
-            call.grain_type,
-            call.grain_key,
-            call.method,
-            call.args,
-            call.kwargs,
-            left,
-            call.deadline,
-            False,  # a @oneway call too is answered on a link: one that met no owner must not be lost
-            call.chain,
-            call.request,
-        )
+        try:
+            call_id, future = link.send_call(
+                call.grain_type,
+                call.grain_key,
+                call.method,
+                call.args,
+                call.kwargs,
+                min(left, TIMEOUT_MS_MAX / 1_000),
+                call.deadline,
+                False,  # a @oneway call too is answered on a link: one that met no owner must not be lost
+                call.chain,
+                call.request,
+            )
+        except FarroError as error:  # an older silo does not carry what it is
+            call.respond(None, error)
+            return True
         assert future is not None
         self._forwarded += 1
         call.cancel_running = partial(link.ask_to_cancel, call_id)
@@ -215,7 +220,7 @@ class Router:
         if self._closed is not None:
             call.respond(None, SiloStopping(self._closed))
             return
-        if call.deadline <= self._loop.time():
+        if call.deadline <= self._loop.time() or call.cancelled:
             call.respond(None, _too_late(call))
             return
         if self._held_count >= self._held_max:

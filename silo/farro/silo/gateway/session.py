@@ -103,6 +103,7 @@ class Session:
         self._codec = shared.codec
         self._options = shared.options
         self._hello: Hello | None = None
+        self._from_peer = False
         self._abort = abort
         self._loop = asyncio.get_running_loop()
         self._in_flight: dict[int, Invocation] = {}
@@ -192,6 +193,7 @@ class Session:
         hello = check_hello(batch[0])
         self._check_meant(hello)
         self._hello = hello
+        self._from_peer = hello.silo > 0
         greeting = {**self._shared.facts, "calls_max": self._options.calls_announced}
         self._outbox.put(welcome(hello.version, greeting))
         if self._shared.map is not None and not hello.silo:
@@ -244,11 +246,6 @@ class Session:
                 self._shared.on_news(check_news(message))
             else:
                 raise ProtocolError(f"a client does not send messages of kind {message[0]}")
-
-    @property
-    def _from_peer(self) -> int:
-        """The number of the silo at the other end; 0 for a client."""
-        return 0 if self._hello is None else self._hello.silo
 
     def _call(self, message: Message, share: int, now: float) -> None:
         request: Request | None = None

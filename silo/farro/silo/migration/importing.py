@@ -79,7 +79,7 @@ async def import_reminders(
     page is one transaction: after an error the pages before it are in, and a second run finishes.
     """
     silos = await provider.silos()
-    _check_alone(provider, silos, now)
+    await _check_alone(provider, silos, now)
     alive = max((silo.renewed_at for silo in silos), default=0)
     importer = (await provider.join(ADDRESS, now)).number
     try:
@@ -156,10 +156,17 @@ def _account(converted: Converted, verdict: Verdict, report: ImportReport) -> No
         report.count(converted, kept=converted.row.name in verdict.kept)
 
 
-def _check_alone(provider: Provider, silos: Sequence[SiloRow], now: int) -> None:
-    if isinstance(provider, SqliteProvider):
-        return  # an open SQLite store is locked: whoever seems to live in it was killed
-    living = [silo for silo in silos if silo.left_at is None and now - silo.renewed_at < LIVING_US]
+async def _check_alone(provider: Provider, silos: Sequence[SiloRow], now: int) -> None:
+    living: list[int] = []
+    for silo in silos:
+        if not silo.status.is_member:
+            continue
+        if isinstance(provider, SqliteProvider):  # all are on this machine: the kernel knows who lives
+            lives = await provider.is_held(silo.number)
+        else:
+            lives = now - silo.renewed_at < LIVING_US
+        if lives:
+            living.append(silo.number)
     if living:
-        numbers = ", ".join(str(silo.number) for silo in living)
+        numbers = ", ".join(map(str, living))
         raise StoreInUse(f"silo {numbers} lives on the store, or did a moment ago: stop it and import again")

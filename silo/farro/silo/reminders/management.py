@@ -125,11 +125,9 @@ class ReminderDesk:
         priority: ReminderPriority,
         action: MissedReminderAction | None,
     ) -> None:
-        known = self._catalog.known(grain.type)
-        if known is None:
+        if self._catalog.known(grain.type) is None:
             raise UnknownGrainType(f"no grain type {grain.type!r} is served here")
-        if known.receive_reminder is None:
-            raise UnknownOperation(f"{grain.type} has no receive_reminder method for reminder {name!r}")
+        self.check_receiver(grain, name)
         row, mode = self._rows.named(
             grain,
             name,
@@ -142,6 +140,12 @@ class ReminderDesk:
             action=action,
         )
         await self._commit(grain, changes=(PutReminder(row, mode),))
+
+    def check_receiver(self, grain: GrainId, name: str) -> None:
+        """Raise :class:`UnknownOperation` for a grain whose class, where it is known here, takes no ticks."""
+        known = self._catalog.known(grain.type)
+        if known is not None and known.receive_reminder is None:
+            raise UnknownOperation(f"{grain.type} has no receive_reminder method for reminder {name!r}")
 
     async def delete(self, grain: GrainId, name: str) -> None:
         await self._commit(grain, changes=(DeleteReminder(checked_name(name)),))

@@ -145,6 +145,7 @@ class ClusterDesk:
         priority: ReminderPriority,
         action: MissedReminderAction | None,
     ) -> None:
+        self.here.check_receiver(grain, name)
         given = (name, due, period, cron, timezone, day_match, priority, action)
         await self._for_grain(
             grain,

@@ -65,6 +65,8 @@ class Refill:
         self._page_full = False  # the last page brought as many rows as it might
         self._next_poll_at = 0  # schedule time
         self._poll_asked = False  # what was asked for while a page is out wants another one
+        self._caught_up = asyncio.Event()  # nothing is asked for that has not been read
+        self._caught_up.set()
         self._window: timedelta | None = None  # how far the page that was asked for looks, if further
         self.healthy = True  # the last poll was answered
 
@@ -74,6 +76,7 @@ class Refill:
         ``window``: how far that page looks ahead, if further than others.
         """
         self._poll_asked = True
+        self._caught_up.clear()
         if window is not None:
             self._window = window
         self._kick()
@@ -163,7 +166,13 @@ class Refill:
         finally:
             self._held.read_over()
             self._polling = False
+            if not self._poll_asked:
+                self._caught_up.set()
         self._kick()
+
+    async def caught_up(self) -> None:
+        """Wait until the last page that was asked for has been read."""
+        await self._caught_up.wait()
 
     def read_again(self, keys: list[Key]) -> None:
         """Replace what is held of some reminders by what the table says now."""

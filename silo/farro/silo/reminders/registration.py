@@ -44,29 +44,30 @@ class DeclaredReminders:
         self._ownership = ownership
         self._rows = rows
         self._pending: set[int] = set()
-        self._running = False
+        self._task: asyncio.Task[None] | None = None
 
     def want(self, partitions: frozenset[int], tasks: TaskOwner) -> None:
         """See to partitions that were just taken; what the store does not take is tried again."""
         if not self._declared or not partitions:
             return
         self._pending |= partitions
-        if not self._running:
-            self._running = True
-            tasks.start(self._see_to_pending(), "declared reminders")
+        if self._task is None or self._task.done():
+            self._task = tasks.start(self._see_to_pending(), "declared reminders")
+
+    async def settled(self) -> None:
+        """Wait until everything wanted has been seen to."""
+        while self._task is not None and not self._task.done():
+            await asyncio.wait((self._task,))
 
     async def _see_to_pending(self) -> None:
-        try:
-            while self._pending:
-                partitions, self._pending = frozenset(self._pending), set()
-                try:
-                    await self.register(partitions)
-                except (StoreError, StorageUnavailable, CommitOutcomeUnknown) as error:
-                    log.warning("declared reminders were not looked at; again soon: %s", error)
-                    self._pending |= partitions & self._ownership.all()
-                    await asyncio.sleep(AGAIN_S)
-        finally:
-            self._running = False
+        while self._pending:
+            partitions, self._pending = frozenset(self._pending), set()
+            try:
+                await self.register(partitions)
+            except (StoreError, StorageUnavailable, CommitOutcomeUnknown) as error:
+                log.warning("declared reminders were not looked at; again soon: %s", error)
+                self._pending |= partitions & self._ownership.all()
+                await asyncio.sleep(AGAIN_S)
 
     async def register(self, partitions: frozenset[int]) -> int:
         """Create what is missing in these partitions, as far as they are owned; how many rows were written.

@@ -142,6 +142,11 @@ class ReminderService:
         await self.refill.poll(window=self._first_window)
         self._kick()
 
+    async def settled(self) -> None:
+        """Wait until partitions just taken are served: what is declared is there, what is due is held."""
+        await self._declared.settled()
+        await self.refill.caught_up()
+
     def stop(self) -> None:
         """Begin no new tick.  What runs goes on to its commit."""
         self._running = self.firing.running = False

@@ -88,6 +88,7 @@ class StreamService:
         self._looking = False
         self._epochs: dict[int, int] = {}  # of the partitions served, or about to be
         self._pending: set[int] = set()  # of them, those whose lanes have not begun
+        self._begun = asyncio.Event()  # nothing is pending
         self._beginning = False
         committer.listen(self._committed)
         ownership.listen(taken=self._taken, closing=self.reader.leave, dropped=self._dropped)
@@ -107,6 +108,7 @@ class StreamService:
         self._beginning = True
         await self._begin_pending()
         self._beginning = False
+        self._begun.set()
         self._begin_soon()
         if self._pumps:
             core.tasks.repeat(self._look, LOOK_S, "look at streams")
@@ -142,6 +144,7 @@ class StreamService:
     def _begin_soon(self) -> None:
         if self._pending and not self._beginning:
             self._beginning = True
+            self._begun.clear()
             self._core.tasks.start(self._begin_in_time(), "begin lanes")
 
     async def _begin_in_time(self) -> None:
@@ -156,6 +159,12 @@ class StreamService:
                     await asyncio.sleep(BEGIN_AGAIN_S)
         finally:
             self._beginning = False
+            if not self._pending:
+                self._begun.set()
+
+    async def settled(self) -> None:
+        """Wait until the lanes of partitions just taken have begun."""
+        await self._begun.wait()
 
     async def _begin_pending(self) -> bool:
         """Begin the lanes of every subscription; False: some are to be tried again."""

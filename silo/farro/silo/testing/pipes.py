@@ -48,6 +48,7 @@ class PipeEnd:
         self._loop = asyncio.get_running_loop()
         self._inbox: deque[WSMessage] = deque()
         self._unread = 0
+        self._under_way: deque[WSMessage] = deque()
         self._last_arrival = 0.0
         self._ended = False
         self._changed: asyncio.Event = asyncio.Event()
@@ -90,7 +91,12 @@ class PipeEnd:
     def _send(self, message: WSMessage, size: int) -> None:
         self.other._unread += size
         self._last_arrival = max(self._last_arrival, self._loop.time() + self._delay())
-        self._loop.call_at(self._last_arrival, self.other._arrive, message)
+        self._under_way.append(message)
+        self._loop.call_at(self._last_arrival, self._bring)
+
+    def _bring(self) -> None:
+        """The next one arrives.  Not "this one": timers for one instant ring in any order."""
+        self.other._arrive(self._under_way.popleft())
 
     def _arrive(self, message: WSMessage) -> None:
         if not self._ended:

@@ -108,15 +108,21 @@ class SimulatedSilo:
         if self.loop is None or self.loop.dead:
             return
         self.cluster.tell(f"{self.name} is no more")
+        self._note_end()
         self.loop.kill()
         self.cluster.network.died(self.host)
         self.cluster.network.died(self.door)
         self.provider.forget_locks()
         self.state = "down"
 
+    def _note_end(self) -> None:
+        if self.silo is not None and _has_joined(self.silo):
+            self.cluster.ended.setdefault(self.silo.number, self.cluster.simulation.wall_us)
+
     def freeze(self) -> None:
         """Not one more line of it runs until :meth:`thaw`."""
         if self.state == "up" and self.loop is not None:
+            self._frozen_at = self.cluster.simulation.wall_us
             self.cluster.tell(f"{self.name} freezes")
             self.state = "frozen"
             self.loop.freeze()
@@ -124,6 +130,7 @@ class SimulatedSilo:
     def thaw(self) -> None:
         if self.state == "frozen" and self.loop is not None:
             self.cluster.tell(f"{self.name} thaws")
+            self.cluster.frozen.append((self.number, self._frozen_at, self.cluster.simulation.wall_us))
             self.state = "up"
             self.loop.thaw()
 
@@ -131,6 +138,7 @@ class SimulatedSilo:
         """Ask the silo to drain and leave."""
         if self.state == "up" and self.loop is not None and self.silo is not None:
             self.cluster.tell(f"{self.name} is asked to stop")
+            self._note_end()
             self.state = "stopping"
             loop, silo = self.loop, self.silo
             loop.call_soon(lambda: self._keep(loop.create_task(self._drain(loop, silo), name="stop")))
@@ -172,6 +180,10 @@ class SimulatedSilo:
             end.send((call_id, None, to_wire(error)))
         else:
             end.send((call_id, result, None))
+
+
+def _has_joined(silo: Silo) -> bool:
+    return silo._membership is not None and silo._membership._cluster is not None
 
 
 class SimulatedClient:
@@ -278,6 +290,10 @@ class SimulatedCluster:
         self.story: list[tuple[int, str]] = []
         self.running: dict[asyncio.Task[Any], None] = {}
         self.clocks_were_set = False
+        self.ended: dict[
+            int, int
+        ] = {}  # silo number: when its process ended or was asked to (true wall time)
+        self.frozen: list[tuple[int, int, int]] = []  # silo number, from when, until when
         self.skew_max_us = 0  # by how much a clock has been wrong at most
         self.silos = [SimulatedSilo(self, index) for index in range(silos)]
         self._listener = listener

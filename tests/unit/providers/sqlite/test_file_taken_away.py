@@ -28,6 +28,10 @@ async def owner(store: SqliteProvider) -> Owner:
     return await an_owner(store)
 
 
+def names_of(prefix: str, folder: Path) -> list[str]:
+    return [each.name for each in folder.iterdir() if each.name.startswith(prefix)]
+
+
 def removed(file: Path) -> None:
     file.unlink()
 
@@ -65,14 +69,30 @@ async def test_nothing_is_acknowledged_once_the_file_or_its_lock_is_another(
         await ask(store, owner)
 
 
-async def test_a_store_reached_by_a_symbolic_link_has_the_same_lock(
-    store: SqliteProvider, path: Path, tmp_path: Path
+async def test_a_store_reached_by_a_symbolic_link_has_the_same_locks(
+    store: SqliteProvider, owner: Owner, path: Path, tmp_path: Path
 ) -> None:
     link = tmp_path / "link.db"
     link.symlink_to(path)
     second = SqliteProvider(link)
-    with pytest.raises(StoreInUse):
-        await second.open(NOW)
+    await second.open(NOW)
+    assert await second.is_held(owner.number)
+    await second.close()
+    assert not names_of("link.db.", tmp_path)
+
+
+@pytest.mark.parametrize("happens", [removed, replaced])
+async def test_a_file_that_replaces_one_in_use_is_refused_until_that_silo_is_gone(
+    store: SqliteProvider, owner: Owner, path: Path, happens: Callable[[Path], None]
+) -> None:
+    await owner.committed(grain=writing(0))
+    happens(path)
+    successor = SqliteProvider(path)
+    with pytest.raises(StoreInUse, match="was removed or replaced while a silo had it open"):
+        await successor.open(NOW)
+    await store.close()
+    await successor.open(NOW)
+    await successor.close()
 
 
 async def test_closing_a_removed_store_leaves_the_log_of_its_successor_alone(

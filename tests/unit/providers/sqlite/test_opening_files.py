@@ -5,14 +5,18 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from farro.providers.conformance.made import NOW, a_reminder, an_owner, writing
 from farro.providers.errors import SchemaMismatch, StoreInUse, StoreMissing, Unavailable
+from farro.providers.members import SiloStatus
 from farro.providers.rows import PutReminder
 from farro.providers.sqlite.locking import network_file_system
+from farro.providers.sqlite.migrating import known_migrations, migrate
+from farro.providers.sqlite.os_locks import FileLock
 from farro.providers.sqlite.store import SqliteProvider
 
 HOLD_AND_WRITE = """
@@ -40,9 +44,13 @@ def path(tmp_path: Path) -> Path:
 FORK_AND_DIE = """
 import os, sys
 from pathlib import Path
-from farro.providers.sqlite.locking import StoreLock
+from farro.providers.sqlite.silo_locks import SiloLocks
+from farro.providers.sqlite.write_lock import WriteLock
 
-lock = StoreLock(Path(sys.argv[1]))
+path = Path(sys.argv[1])
+SiloLocks(path, "default").take(1)
+lock = WriteLock(path, 5)
+lock.open()
 lock.acquire()
 if os.fork() == 0:
     print("forked", flush=True)
@@ -87,9 +95,9 @@ async def opening(path: Path, *, read_only: bool = False) -> Exception:
     return caught.value
 
 
-async def test_a_closed_store_is_one_file_beside_its_lock(path: Path) -> None:
+async def test_a_closed_store_is_one_file_beside_its_locks(path: Path) -> None:
     await made(path)
-    assert names_in(path.parent) == ["farro.db", "farro.db.lock"]
+    assert names_in(path.parent) == ["farro.db", "farro.db.lock", "farro.db.next", "farro.db.write"]
 
 
 async def test_a_directory_is_refused_by_name(tmp_path: Path) -> None:
@@ -124,13 +132,13 @@ async def test_the_database_of_another_program_is_refused_and_left_as_it_was(pat
 async def test_a_newer_schema_is_refused_with_both_numbers_and_left_as_it_was(path: Path) -> None:
     await made(path)
     with sqlite3.connect(path) as connection:
-        connection.execute("INSERT INTO farro_migrations VALUES (2, 'later', 'x', 0)")
+        connection.execute("INSERT INTO farro_migrations VALUES (3, 'later', 'x', 0)")
     connection.close()
     before = content(path)
     for read_only in (False, True):
         error = await opening(path, read_only=read_only)
         assert isinstance(error, SchemaMismatch)
-        assert "written by a newer farro (schema 2; this farro knows up to 1): upgrade farro" in str(error)
+        assert "written by a newer farro (schema 3; this farro knows up to 2): upgrade farro" in str(error)
     assert content(path) == before
 
 
@@ -143,16 +151,33 @@ async def test_a_migration_that_was_tampered_with_is_refused(path: Path) -> None
     assert isinstance(error, SchemaMismatch) and "migration 1 (first_tables)" in str(error)
 
 
-async def test_a_second_silo_is_refused_and_told_who_holds_the_store(path: Path) -> None:
-    first = SqliteProvider(path)
+async def test_a_second_silo_opens_the_file_and_the_last_to_close_leaves_one_file(path: Path) -> None:
+    first, second = SqliteProvider(path), SqliteProvider(path)
     await first.open(NOW)
-    error = await opening(path)
-    await first.close()
-    assert isinstance(error, StoreInUse)
-    assert f"process {os.getpid()}" in str(error) and str(path) in str(error)
-    second = SqliteProvider(path)
     await second.open(NOW)
+    owner = await an_owner(first)
+    await owner.committed(grain=writing())
+    await first.close()
+    assert path.with_name("farro.db-wal").exists()
+    (row,) = await second.load([("shipments", "k")])
     await second.close()
+    assert row is not None
+    assert names_in(path.parent) == ["farro.db", "farro.db.lock", "farro.db.next", "farro.db.write"]
+
+
+async def test_a_farro_that_shares_no_file_keeps_this_one_out_and_is_named(path: Path) -> None:
+    lock = FileLock(path.with_name("farro.db.lock"))
+    lock.open()
+    assert lock.try_lock()
+    lock.write(b"4711\n")
+    error = await opening(path)
+    lock.close()
+    assert (
+        isinstance(error, StoreInUse) and "in use by process 4711" in str(error) and str(path) in str(error)
+    )
+    store = SqliteProvider(path)
+    await store.open(NOW)
+    await store.close()
 
 
 async def test_reading_creates_nothing(path: Path) -> None:
@@ -177,7 +202,7 @@ async def test_a_reader_reads_a_closed_store_writes_nothing_and_leaves_no_file(p
     with pytest.raises(Unavailable, match="for reading only"):
         await reader.join("a", NOW)
     await reader.close()
-    assert (info.schema_version, info.partitions) == (1, 64)
+    assert (info.schema_version, info.partitions) == (2, 64)
     assert found == [a_reminder()] and row is not None
     assert {entry: entry.stat().st_mtime_ns for entry in path.parent.iterdir()} == before
 
@@ -198,29 +223,41 @@ async def test_a_reader_sees_the_commits_of_a_running_silo(path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="SIGKILL")
-async def test_a_killed_silo_leaves_its_commits_to_readers_and_the_lock_to_the_next_silo(path: Path) -> None:
+async def test_a_killed_silo_leaves_its_commits_to_readers_and_its_lock_to_nobody(path: Path) -> None:
     with python(HOLD_AND_WRITE, path) as holder:
-        assert holder.stdout is not None and holder.stdout.readline() == "ready\n"
-        error = await opening(path)
-        holder.send_signal(signal.SIGKILL)
-        holder.wait()
-    assert isinstance(error, StoreInUse) and f"process {holder.pid}" in str(error)
-    assert content(path.with_name("farro.db-wal"))
+        try:
+            assert holder.stdout is not None and holder.stdout.readline() == "ready\n"
+            store = SqliteProvider(path)
+            await store.open(NOW)
+            (silo,) = await store.silos()
+            assert await store.is_held(silo.number)
+        finally:
+            holder.send_signal(signal.SIGKILL)
+            holder.wait()
+    assert not await store.is_held(silo.number)
+    assert await store.mark_dead(silo.number, silo.renewals, NOW)
+    await store.close()
+    assert [name for name in names_in(path.parent) if "silo" in name]
     for read_only in (True, False):
         store = SqliteProvider(path, read_only=read_only)
         await store.open(NOW)
         (row,) = await store.load([("shipments", "k")])
-        await store.close()
         assert row is not None and row.state == b"from the other process"
+        if not read_only:
+            await store.join("next", NOW)
+            assert len([name for name in names_in(path.parent) if "silo" in name]) == 1, "its own"
+        await store.close()
+    assert not [name for name in names_in(path.parent) if "silo" in name]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-async def test_a_forked_child_does_not_keep_the_lock_of_its_dead_parent(path: Path) -> None:
+async def test_a_forked_child_keeps_no_lock_of_its_dead_parent(path: Path) -> None:
     with python(FORK_AND_DIE, path) as parent:
         assert parent.stdout is not None and parent.stdout.readline() == "forked\n"
         parent.wait()
         store = SqliteProvider(path)
         await store.open(NOW)
+        assert not await store.is_held(1)
         await store.close()
 
 
@@ -239,6 +276,34 @@ def test_network_file_systems_are_told_by_the_mount_that_holds_the_path() -> Non
         for path in ("/data/a.db", "/data/local/a.db", "/a.db", "/mnt/with space/a.db", "/database/a.db")
     ]
     assert found == ["nfs4", None, None, "cifs", None]
+
+
+async def test_an_older_file_is_upgraded_with_its_rows(path: Path) -> None:
+    first = known_migrations()[0]
+    with closing(sqlite3.connect(path, isolation_level=None)) as old:
+        migrate(old, "u", [first], NOW)
+        old.execute(
+            "INSERT INTO silos VALUES ('default', 1, 'gone', 1, 2, 3), ('default', 2, 'killed', 4, 5, NULL)"
+        )
+        old.execute(
+            "INSERT INTO stores VALUES ('default', 'last_silo_number', 2), ('default', 'partitions', 64)"
+        )
+        old.execute("INSERT INTO partitions VALUES ('default', 3, 2, 7, NULL, 11)")
+    reader = SqliteProvider(path)
+    assert await reader.pending_migrations() == ["0002_cluster"]
+    error = await opening(path, read_only=True)
+    assert isinstance(error, SchemaMismatch) and "schema 1, this farro needs 2" in str(error)
+    store = SqliteProvider(path)
+    await store.open(NOW)
+    rows = await store.cluster()
+    held = await store.is_held(2)
+    dead = await store.mark_dead(2, 0, NOW)
+    silo = await store.join("new", NOW)
+    taken = await store.take(silo.number, [3], NOW, [7])
+    await store.close()
+    assert [(row.number, row.status) for row in rows.silos] == [(1, SiloStatus.LEFT), (2, SiloStatus.ACTIVE)]
+    assert (rows.owners[3], rows.epochs[3], held, dead, silo.number) == (2, 7, False, True, 3)
+    assert [(row.epoch, row.previous_alive_at) for row in taken] == [(8, 5)]
 
 
 async def test_two_services_share_a_file_one_after_the_other(path: Path) -> None:

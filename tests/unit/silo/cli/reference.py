@@ -25,13 +25,19 @@ traceback is printed; with `FARRO_TRACEBACK=1` an unexpected error shows its own
 those names; an option on the command line wins.
 
 **Signals** of `farro silo`: the first SIGTERM or Ctrl-C stops new calls, lets running turns finish (at most
-`--stop-timeout`) and exits with 0. A second one ends the process at once: what was not committed is not
-done, what was committed stands. If something blocks the silo beyond its limit, or a part of the silo itself
-fails, it ends with 1.
+`--stop-timeout`) and exits with 0; where other silos share the store, its partitions are handed over to them
+first. A second one ends the process at once: what was not committed is not done, what was committed stands.
+If something blocks the silo beyond its limit, or a part of the silo itself fails, it ends with 1.
+
+**Several processes**: `farro silo --processes N` starts, watches and restarts N silos
+([how](../how-to/run-several-processes.md)). SIGTERM and Ctrl-C drain all at once; SIGHUP restarts them one
+after another. It ends with 0 when all ended in order, with 2 or 1 and the reason when one cannot be
+started, else with 1.
 
 **Output** of `farro silo`: on stdout one line when it is ready, one when it begins to stop, one when it has
 stopped; the log on stderr, as text or as one JSON object a line. Names that come from data are shown with
-control characters escaped.
+control characters escaped. With `--processes` each line begins with its process's number in brackets; a JSON
+log has it as the member `process`.
 
 **Values** of `farro call`: arguments are JSON; a method whose parameters JSON has no form for (dates,
 bytes, sets) is called from Python. In results dates are ISO text, durations seconds, bytes base64, sets and

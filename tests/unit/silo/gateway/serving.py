@@ -75,10 +75,15 @@ class Target:
 
 @asynccontextmanager
 async def serving(
-    target: Target | None = None, listen: str = "127.0.0.1:0", **options: Any
+    target: Target | None = None,
+    listen: str = "127.0.0.1:0",
+    facts: dict[str, Any] | None = None,
+    **options: Any,
 ) -> AsyncIterator[tuple[Gateway, Target]]:
     target = target or Target()
-    gateway = Gateway(listen, target, Codec(), options=GatewayOptions(**options), facts={"silo": "test"})
+    gateway = Gateway(
+        listen, target, Codec(), options=GatewayOptions(**options), facts=facts or {"silo": "test"}
+    )
     await gateway.start()
     try:
         yield gateway, target

@@ -215,6 +215,7 @@ class Sums(Grain, name="echo"):
 
 
 def current(client: Client) -> Connection:
-    connection = client._current
+    assert client._connections is not None
+    connection = client._connections.gateway
     assert connection is not None
     return connection

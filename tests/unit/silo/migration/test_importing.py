@@ -119,6 +119,21 @@ async def test_a_silo_that_fell_silent_long_ago_hinders_nothing(store: MemoryPro
     assert (await imported(store, now=LATER)).imported == 7
 
 
+async def test_on_sqlite_a_silo_that_lives_refuses_the_import_however_long_it_has_been_silent(
+    tmp_path: Path,
+) -> None:
+    silo, importer = SqliteProvider(tmp_path / "farro.db"), SqliteProvider(tmp_path / "farro.db")
+    for provider in (silo, importer):
+        await provider.open(NOW)
+    living = await silo.join("living", NOW)
+    with pytest.raises(StoreInUse, match=f"silo {living.number} lives on the store"):
+        await imported(importer, now=LATER)
+    assert await importer.list_reminders(ReminderFilter(), 10) == []
+    await silo.close()
+    assert (await imported(importer, now=LATER)).imported == 7
+    await importer.close()
+
+
 async def test_on_sqlite_a_silo_killed_a_moment_ago_hinders_nothing(tmp_path: Path) -> None:
     provider = SqliteProvider(tmp_path / "farro.db")
     await provider.open(NOW)

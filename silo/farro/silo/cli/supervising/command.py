@@ -23,7 +23,7 @@ from farro.silo.gateway.address import ListenAddress
 FARRO = (sys.executable, "-m", "farro.silo.cli.main")
 CHECK_WITHIN_S = 120.0
 LAST_OUTPUT_S = 2.0
-OF_THE_SUPERVISOR = frozenset({"processes", "listen", "end_with_stdin"})
+OF_THE_SUPERVISOR = frozenset({"processes", "listen", "advertise", "end_with_stdin"})
 
 
 def supervise(context: click.Context) -> int:
@@ -63,23 +63,29 @@ def process_commands(context: click.Context) -> list[list[str]]:
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             said += [parameter.opts[0]] if value is True else [parameter.opts[0], str(value)]
     modules: Sequence[str] = context.params["modules"]
-    return [
+    count = context.params["processes"]
+    commands = [
         [*FARRO, "silo", *modules, *said, "--listen", address]
-        for address in addresses(context.params["listen"], context.params["processes"])
+        for address in addresses("--listen", context.params["listen"], count)
     ]
+    if context.params["advertise"] is not None:
+        advertised = addresses("--advertise", context.params["advertise"], count)
+        for command, address in zip(commands, advertised, strict=True):
+            command += ["--advertise", address]
+    return commands
 
 
-def addresses(listen: str, processes: int) -> list[str]:
+def addresses(option: str, address: str, processes: int) -> list[str]:
     """The first process's address, and the ports after it; port 0 stays 0 for all."""
     try:
-        first = ListenAddress.parse(listen)
+        first = ListenAddress.parse(address)
     except ValueError as error:
-        raise BadUsage(f"--listen: {one_line(str(error))}") from None
+        raise BadUsage(f"{option}: {one_line(str(error))}") from None
     if first.port == 0:
         return [str(first)] * processes
     last = first.port + processes - 1
     if last > 65_535:
-        raise BadUsage(f"--listen: {processes} processes from port {first.port} on would need port {last}")
+        raise BadUsage(f"{option}: {processes} processes from port {first.port} on would need port {last}")
     return [str(ListenAddress(first.host, port)) for port in range(first.port, last + 1)]
 
 

@@ -17,25 +17,29 @@ def commands(*arguments: str) -> list[list[str]]:
 
 
 def test_each_process_gets_the_next_port() -> None:
-    assert addresses("127.0.0.1:11111", 3) == ["127.0.0.1:11111", "127.0.0.1:11112", "127.0.0.1:11113"]
-    assert addresses("[::1]:80", 2) == ["[::1]:80", "[::1]:81"]
+    assert addresses("--listen", "127.0.0.1:11111", 3) == [
+        "127.0.0.1:11111",
+        "127.0.0.1:11112",
+        "127.0.0.1:11113",
+    ]
+    assert addresses("--listen", "[::1]:80", 2) == ["[::1]:80", "[::1]:81"]
 
 
 def test_with_port_0_each_process_chooses() -> None:
-    assert addresses("127.0.0.1:0", 3) == ["127.0.0.1:0"] * 3
+    assert addresses("--listen", "127.0.0.1:0", 3) == ["127.0.0.1:0"] * 3
 
 
 def test_ports_beyond_the_last_are_bad_usage() -> None:
-    assert addresses("127.0.0.1:65534", 2)[-1] == "127.0.0.1:65535"
+    assert addresses("--listen", "127.0.0.1:65534", 2)[-1] == "127.0.0.1:65535"
     with pytest.raises(click.ClickException, match="would need port 65536") as raised:
-        addresses("127.0.0.1:65535", 2)
+        addresses("--listen", "127.0.0.1:65535", 2)
     assert raised.value.exit_code == 2
 
 
 @pytest.mark.parametrize("listen", ["here", "127.0.0.1", "127.0.0.1:x"])
 def test_an_address_that_cannot_be_read_is_bad_usage(listen: str) -> None:
     with pytest.raises(click.ClickException, match="HOST:PORT") as raised:
-        addresses(listen, 2)
+        addresses("--listen", listen, 2)
     assert raised.value.exit_code == 2
 
 
@@ -60,3 +64,11 @@ def test_a_password_in_the_environment_does_not_show_in_the_command_line(
         ["silo", "app", "--listen", "127.0.0.1:500"],
         ["silo", "app", "--listen", "127.0.0.1:501"],
     ]
+
+
+def test_each_process_advertises_the_next_port() -> None:
+    first, second = commands("app", "--processes", "2", "--advertise", "example.org:8001")
+    assert first[-2:] == ["--advertise", "example.org:8001"]
+    assert second[-2:] == ["--advertise", "example.org:8002"]
+    with pytest.raises(click.ClickException, match="--advertise: 2 processes"):
+        commands("app", "--processes", "2", "--advertise", "example.org:65535")
