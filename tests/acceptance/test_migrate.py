@@ -81,11 +81,11 @@ def test_a_missing_store_is_not_made(here: Path) -> None:
     assert list(here.iterdir()) == []
 
 
-def test_a_store_with_a_silo_on_it_is_left_alone(serve: Serve) -> None:
+def test_a_store_with_a_silo_on_it_is_shared_with_the_command(serve: Serve) -> None:
     serve()
     done = farro_here("migrate", "--store", STORE)
-    assert done.returncode == 1
-    assert "stop the silo before migrating" in done.stderr and "in use" in done.stderr
+    assert done.returncode == 0
+    assert "up to date" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 from farro.providers.conformance.batches import BatchKit
 from farro.providers.conformance.kit import MakeProvider, ProviderKit
 from farro.providers.conformance.membership import MembershipKit
+from farro.providers.conformance.requests import RequestKit
 from farro.providers.conformance.stores import StoreKit
 from farro.providers.conformance.streams import StreamKit
 from farro.providers.contracts import Provider
@@ -46,7 +47,7 @@ class TestPostgres(PostgresKit, ProviderKit):
 
 
 @pytest.mark.service
-class TestPostgresWithLanes(PostgresKit, BatchKit, MembershipKit, StreamKit):
+class TestPostgresWithLanes(PostgresKit, BatchKit, MembershipKit, RequestKit, StreamKit):
     """What lanes can change: order, batches that span them, numbers within a partition."""
 
     options = "&partitions=64&lanes=3&pool=2"

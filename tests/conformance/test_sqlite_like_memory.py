@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from farro.providers.conformance.made import NOW, a_reminder
 from farro.providers.contracts import Provider
+from farro.providers.members import SiloStatus
 from farro.providers.memory import MemoryProvider
 from farro.providers.rows import (
     Commit,
@@ -28,6 +29,7 @@ from farro.providers.rows import (
     PutMode,
     PutReminder,
     ReminderFilter,
+    RequestRow,
     Settle,
     Watermark,
 )
@@ -39,11 +41,16 @@ KEYS = ["a", "b", "c"]
 NAMES = ["x", "x:1", "y"]
 PARTITIONS = {"a": 1, "b": 2, "c": 1}
 SMALL = st.integers(0, 3)
+REQUESTS = ["r", "s", "t"]
 STATUSES = st.sampled_from(["scheduled", "paused", "failed"])
 
 
 def instants() -> st.SearchStrategy[int | None]:
     return st.none() | st.integers(NOW - 2, NOW + 2)
+
+
+def instants_near() -> st.SearchStrategy[int]:
+    return st.integers(NOW - 2, NOW + 2)
 
 
 @st.composite
@@ -125,6 +132,10 @@ def members(draw: st.DrawFn) -> Commit:
         outbox=tuple(draw(st.lists(st.just(OutboxRow("t", "k", "m", b"", NOW)), max_size=1))),
         watermarks=tuple(draw(st.lists(st.builds(Watermark, st.sampled_from("pq"), SMALL), max_size=2))),
         reminders_max=draw(st.sampled_from([0, 0, 2])),
+        request=draw(
+            st.none()
+            | st.builds(RequestRow, st.sampled_from(REQUESTS), st.binary(max_size=1), instants_near())
+        ),
     )
 
 
@@ -172,6 +183,39 @@ class SqliteLikeMemory(RuleBasedStateMachine):
         self.epochs[partition] += 1
         self.same([self.run(store.take(self.number, [partition], NOW)) for store in self.stores])
 
+    @rule(partition=st.sampled_from([1, 2]), behind=st.sampled_from([0, 0, 1]))
+    def take_by_epoch(self, partition: int, behind: int) -> None:
+        expected = self.epochs[partition] - behind
+        self.epochs[partition] += not behind
+        self.same([self.run(store.take(self.number, [partition], NOW, [expected])) for store in self.stores])
+
+    @rule(partitions=st.lists(st.integers(1, 3), max_size=2), now=st.integers(NOW, NOW + 9))
+    def release(self, partitions: list[int], now: int) -> None:
+        for store in self.stores:
+            self.run(store.release(self.number, partitions, now))
+
+    @rule(now=st.integers(NOW, NOW + 9), load=SMALL)
+    def renew(self, now: int, load: int) -> None:
+        self.same([self.run(store.renew(self.number, now, load)) for store in self.stores])
+
+    @rule(renewals=SMALL, marks=st.booleans())
+    def another_comes_and_ends(self, renewals: int, marks: bool) -> None:
+        """With a number of partitions that it takes from nobody."""
+        for store in self.stores:
+            silo = self.run(store.join("b", NOW))
+            self.run(store.take(silo.number, [3, 4], NOW, [0, 0]))
+            for _ in range(renewals):
+                self.run(store.renew(silo.number, NOW))
+            if marks:
+                self.run(store.mark_dead(silo.number, 2, NOW + 1))
+            self.run(store.set_status(silo.number, SiloStatus.ACTIVE, NOW + 2))
+            if not marks:
+                self.run(store.leave(silo.number, NOW + 3))
+
+    @rule(before=instants_near())
+    def forget(self, before: int) -> None:
+        self.same([self.run(store.forget_requests(before, 100)) for store in self.stores])
+
     @rule(until=st.integers(0, 5))
     def trim(self, until: int) -> None:
         self.same([self.run(store.trim_events("s", 1, until)) for store in self.stores])
@@ -202,7 +246,12 @@ class SqliteLikeMemory(RuleBasedStateMachine):
                     [self.run(store.events(partition, "s", 0, 100)) for partition in (1, 2)],
                     [self.run(store.outbox(partition, 0, 100)) for partition in (1, 2)],
                     self.run(store.stream_heads("s")),
-                    self.run(store.silos()),
+                    self.run(store.cluster()),
+                    [
+                        self.run(store.answer_to("shipments", key, request))
+                        for key in KEYS
+                        for request in REQUESTS
+                    ],
                 ]
             )
         self.same(answers)

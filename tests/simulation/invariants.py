@@ -40,7 +40,8 @@ class Evidence:
 
     log: list[Entry]
     history: History
-    signs: dict[int, list[tuple[int, int]]]
+    signs: dict[int, list[tuple[int, int]]]  # of life, as stored: true time, silo's time
+    renewed: dict[int, list[int]]
     reminders: list[ReminderRow]  # as they stand at the end
     lease_s: float
     grace_us: int  # of missed ticks
@@ -124,14 +125,13 @@ def every_step_follows_the_last(evidence: Evidence) -> Iterator[str]:
 def only_the_silent_are_buried(evidence: Evidence) -> Iterator[str]:
     """A silo is marked as dead if its process has ended, or if it has not renewed for a lease; never else."""
     lease_us = int(evidence.lease_s * SECOND_US)
-    signs = {silo: [at for at, _ in rows] for silo, rows in evidence.signs.items()}
     joined = {e.silo: e.at for e in evidence.log if isinstance(e, Member) and e.status is SiloStatus.JOINING}
     for entry in evidence.log:
         if not isinstance(entry, Member) or entry.status is not SiloStatus.DEAD:
             continue
         if evidence.history.cluster.ended.get(entry.silo, entry.at + 1) <= entry.at:
             continue
-        seen = [at for at in signs.get(entry.silo, []) if at <= entry.at] or [
+        seen = [at for at in evidence.renewed.get(entry.silo, []) if at <= entry.at] or [
             joined.get(entry.silo, entry.at)
         ]
         if entry.at - seen[-1] < lease_us:
@@ -148,8 +148,8 @@ def who_stands_still_is_replaced(evidence: Evidence) -> Iterator[str]:
     for number, frozen_at, thawed_at in evidence.history.cluster.frozen:
         if thawed_at - frozen_at < 2 * lease_us + 6 * SECOND_US or number in dead:
             continue
-        for other, signs in evidence.signs.items():
-            seen = [at for at, _ in signs if frozen_at <= at <= thawed_at]
+        for other, renewed in evidence.renewed.items():
+            seen = [at for at in renewed if frozen_at <= at <= thawed_at]
             bounds = zip([frozen_at, *seen], [*seen, thawed_at], strict=True)
             if other != number and seen and all(until - since < lease_us // 2 for since, until in bounds):
                 yield f"{_say(evidence, frozen_at)} silo {number} froze and silo {other} let it"
@@ -242,8 +242,9 @@ def a_tick_and_its_state_are_one(evidence: Evidence) -> Iterator[str]:
 
 def nothing_fires_before_its_time(evidence: Evidence) -> Iterator[str]:
     """No tick's turn begins before its occurrence is due."""
+    set_meanwhile_us = evidence.skew_us if evidence.history.cluster.clocks_were_set else 0
     for begun in evidence.history.begun:
-        if max(begun.clock_at, begun.at) < begun.due_at:
+        if max(begun.clock_at, begun.at) + set_meanwhile_us < begun.due_at:
             yield (
                 f"{_say(evidence, begun.at)} {begun.grain} {begun.name} began "
                 f"{(begun.due_at - begun.at) / 1e6:.3f} s before it was due"
@@ -479,6 +480,7 @@ def broken(cluster: SimulatedCluster, history: History) -> list[str]:
         log=cluster.store.log,
         history=history,
         signs=cluster.store.signs,
+        renewed=cluster.store.renewed,
         reminders=[row for rows in service.reminders.values() for row in rows.values()],
         lease_s=cluster.options.cluster.lease.total_seconds(),
         grace_us=int(reminders.missed_grace.total_seconds() * SECOND_US),

@@ -238,9 +238,14 @@ class Client:
             try:
                 return await self.invoke(grain_type, grain_key, spec, args, kwargs, left, None, request)
             except FarroError as error:
-                left = deadline - self._loop_time() if self._state == "open" else 0.0
-                pause_s = repeats.after(error, left)
-            await asyncio.sleep(pause_s)
+                now = self._loop_time()
+                pause = repeats.after(error, deadline - now if self._state == "open" else 0.0)
+                # a broken connection says so once to each of its calls; a store in trouble, again and again
+                if not isinstance(error, SiloUnavailable) and not self._budget.take(now, self._calls):
+                    self._retries_refused += 1
+                    raise repeats.unknown from None
+            self._retries += 1
+            await asyncio.sleep(pause)
             request = Request(request.id, again=True)
 
     def stream(self, name: str, *, consumer: str | None = None, after: After = "now") -> EventStream:

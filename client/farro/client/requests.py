@@ -54,6 +54,12 @@ class Repeats:
         self._count = 0
         self._unknown: FarroError | None = None
 
+    @property
+    def unknown(self) -> FarroError:
+        """The first error that left the outcome open; there is one once :meth:`after` has returned."""
+        assert self._unknown is not None
+        return self._unknown
+
     def after(self, error: FarroError, seconds_left: float) -> float:
         """Seconds to pause before the request is sent again; if it is not, raises what its caller gets.
 

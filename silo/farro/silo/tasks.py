@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import Context
-from typing import Any
+from typing import Any, TypeVar
 
 log = logging.getLogger("farro.tasks")
 
@@ -19,6 +19,17 @@ CANCEL_AGAIN_S = 0.5
 FORGET_FROM = 64  # ended tasks that may be held
 
 Coro = Coroutine[Any, Any, None]
+
+T = TypeVar("T")
+
+
+async def run_on(loop: asyncio.AbstractEventLoop, work: Callable[[], Awaitable[T]]) -> T:
+    """Do some work on the loop of another thread and wait for it here; the work is a task there."""
+
+    async def there() -> T:
+        return await work()
+
+    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(there(), loop))
 
 
 class TaskOwner:

@@ -150,3 +150,34 @@ async def test_a_lost_peer_or_a_close_frees_who_waits_and_what_is_kept() -> None
         assert outbox.empty
         await outbox.wait_until_sent()
     assert peer.frames == []
+
+
+async def test_what_is_urgent_goes_before_everything_that_is_not_on_its_way() -> None:
+    peer = Peer()
+    peer.slow = True
+    async with writing(peer) as outbox:
+        for number in range(6):
+            outbox.put([4, number, bytes(FRAME_BYTES_TARGET - 100)])
+        while not peer.frames:
+            peer.take()
+            await asyncio.sleep(0)
+        outbox.put([4, 6, "x"])
+        outbox.put_first([9, 1])
+        outbox.put_first([9, 2])
+        peer.slow = False
+        peer.take()
+        await outbox.wait_until_sent()
+        kinds = [[message[:2] for message in frame] for frame in peer.frames]
+        at = kinds.index([[9, 1], [9, 2]])
+        assert at <= 2, "behind the frame that was being sent"
+        assert [each for frame in kinds for each in frame if each[0] == 4] == [[4, n] for n in range(7)]
+        assert outbox.empty and outbox.bytes == 0
+
+
+async def test_what_is_urgent_alone_is_sent_too() -> None:
+    peer = Peer()
+    async with writing(peer) as outbox:
+        outbox.put_first([9, 1])
+        assert not outbox.empty
+        await outbox.wait_until_sent()
+        assert peer.frames == [[[9, 1]]]

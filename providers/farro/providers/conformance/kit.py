@@ -8,7 +8,9 @@
             return make
 
 ``make_provider`` answers providers, not yet open, that all lead to one store, empty when the test begins;
-rows stay in it from one provider to the next.  The kit opens one at a time, and closes it.  Plain asserts are
+rows stay in it from one provider to the next.  The kit opens one at a time, with handles of its membership
+beside it, and closes it.  ``members_in_threads = False`` says that such a handle cannot have a thread of its
+own.  Plain asserts are
 explained by pytest after ``pytest.register_assert_rewrite("farro.providers.conformance")`` in a conftest.py.
 """
 

@@ -20,7 +20,9 @@ NETWORK_FILE_SYSTEMS = frozenset(
 
 
 class StoreLock:
-    """Shared by all that have the database open for writing; its file says which database that is.
+    """Shared by all that have the database open for writing; its file lists their processes.
+
+    Which database that is stands in the file of the write lock.
 
     SQLite finds the log of a database by its name.  A silo that opened a file put in the place of one that
     another silo still has open would read that one's log into it; so it is refused.  All of this happens
@@ -31,6 +33,7 @@ class StoreLock:
         self._database = database
         self._lock = FileLock(database.with_name(database.name + ".lock"))
         self.path = self._lock.path
+        self._known = database.with_name(database.name + ".write")
 
     def acquire(self) -> None:
         """StoreInUse: it is held by a farro that shares no file, or for a database that is there no more."""
@@ -41,7 +44,8 @@ class StoreLock:
             )
         self._lock.open()
         if self._lock.try_lock():
-            return  # alone: settle() says for which database
+            self._lock.write(b"")  # alone: whoever is listed has ended
+            return
         if not self._lock.try_lock(shared=True):
             raise StoreInUse(
                 f"{self._database} is in use by process {self._lock.read().decode(errors='replace').strip()},"
@@ -51,7 +55,7 @@ class StoreLock:
             found = self._database.stat()
         except FileNotFoundError:
             found = None
-        if found is None or self._lock.read() != _identity(found):
+        if found is None or self._known.read_bytes() != _identity(found):
             raise StoreInUse(
                 f"{self._database} was removed or replaced while a silo had it open that still runs; its log"
                 " would be taken for this file's: stop that silo first"
@@ -59,7 +63,10 @@ class StoreLock:
 
     def settle(self) -> None:
         """After :meth:`acquire`, with the database in place: say which it is, and share the lock."""
-        self._lock.write(_identity(self._database.stat()))
+        self._known.write_bytes(_identity(self._database.stat()))
+        listed, process = self._lock.read(), b"%d" % os.getpid()
+        if process not in listed.split():
+            self._lock.write(listed + process + b"\n")
         if not self._lock.try_lock(shared=True):
             raise StoreInUse(f"{self._database} was taken by another process meanwhile: try again")
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from farro.providers.errors import Unavailable
 
+READ_BYTES_MAX = 4096
 ONE_PROCESS_PER_FILE = sys.platform == "win32"
 
 _open: set[FileLock] = set()  # strongly: a descriptor outlives an object that nobody closed
@@ -128,9 +129,9 @@ class FileLock:
         _unlock(self)
 
     def read(self) -> bytes:
-        """What is written in the file: a line at most."""
+        """What is written in the file, up to ``READ_BYTES_MAX``."""
         os.lseek(self.descriptor, 0, os.SEEK_SET)
-        return os.read(self.descriptor, 200)
+        return os.read(self.descriptor, READ_BYTES_MAX)
 
     def write(self, text: bytes) -> None:
         os.ftruncate(self.descriptor, 0)

@@ -13,14 +13,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from farro.client.clock import Clock
+from farro.client.clock import Clock, SystemClock
 from farro.providers.errors import StoreError
 from farro.providers.members import Members, SiloRow
+from farro.silo.tasks import TaskOwner, run_on
 
 log = logging.getLogger("farro.cluster")
 
@@ -76,13 +76,13 @@ class Heartbeat:
         self._number = 0
         self._own_loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: TaskOwner | None = None  # on its own loop
 
     # ---- on the silo's loop
 
     async def start(self) -> None:
         """Have a place to run; nothing is sent before :meth:`join`."""
-        if abs(self._loop.time() - time.monotonic()) > _SAME_TIME_S:
+        if abs(self._loop.time() - SystemClock().steady() / 1e6) > _SAME_TIME_S:
             self._own_loop = self._loop
             return
         ready: asyncio.Future[asyncio.AbstractEventLoop] = self._loop.create_future()
@@ -136,14 +136,14 @@ class Heartbeat:
     # ---- on its own loop
 
     async def _begin(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-        self._task = asyncio.get_running_loop().create_task(self._beat(self._number), name="heartbeat")
+        if self._tasks is not None:
+            await self._tasks.stop()
+        self._tasks = TaskOwner("heartbeat")
+        self._tasks.start(self._beat(self._number))
 
     async def _end(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        if self._tasks is not None:
+            await self._tasks.stop()
         await self._members.close()
 
     async def _beat(self, number: int) -> None:
@@ -180,7 +180,3 @@ class Heartbeat:
             self._loop.call_soon_threadsafe(self._heard, beat)
         except RuntimeError:  # the silo's loop was closed without a stop; nobody is left to hear
             log.debug("a beat of silo %d found no loop", beat.number)
-
-
-async def _as_coroutine(work: Callable[[], Awaitable[Any]]) -> Any:
-    return await work()

@@ -106,6 +106,7 @@ class SimulatedStore:
         answer_of(self.server.open(simulation.wall_us))
         self.log: list[Entry] = []
         self.signs: dict[int, list[tuple[int, int]]] = {}  # silo: (true time, what it stored)
+        self.renewed: dict[int, list[int]] = {}  # silo: when a renewal of it was counted
         self.down = False
         self.stragglers: list[Straggler] = []
         self.providers: list[SimulatedProvider] = []
@@ -310,6 +311,8 @@ class SimulatedProvider(FaultyProvider):
     async def renew_by(self, handle: MemoryMembers, number: int, now: int, load: int) -> int | None:
         async def at_store() -> int | None:
             answer = await handle.renew(number, now, load)
+            if answer is not None:
+                self._store.renewed.setdefault(number, []).append(self._store.simulation.wall_us)
             self._store.sign(number, now)
             return answer
 

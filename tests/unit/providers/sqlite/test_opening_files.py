@@ -155,6 +155,7 @@ async def test_a_second_silo_opens_the_file_and_the_last_to_close_leaves_one_fil
     first, second = SqliteProvider(path), SqliteProvider(path)
     await first.open(NOW)
     await second.open(NOW)
+    assert content(path.with_name("farro.db.lock")) == f"{os.getpid()}\n".encode()
     owner = await an_owner(first)
     await owner.committed(grain=writing())
     await first.close()

@@ -17,6 +17,7 @@ from farro.providers.sqlite.reading import listing, poll_parameters
 
 BATCHED = {
     "versions": 4,
+    "answers": 5,
     "settled": 7,
     "positions": 5,
     "crowded": 5,
@@ -29,7 +30,9 @@ BATCHED = {
     "move_sequences": 3,
 }
 KEYED = [
-    "read_setting", "is_member", "sign_of_life", "leave", "last_alive", "load_grain", "fences", "sequences",
+    "read_setting", "silo", "member_numbers", "sign_of_life", "renew", "set_status", "leave", "mark_dead",
+    "forget_silos", "free_partitions", "release_partitions", "owned", "silos", "load_grain", "fences",
+    "sequences", "answer_to", "forget_requests",
     "delete_reminders_of", "delete_operation", "edit_reminder", "move_by_operator",
     "reminder", "reminders_of", "watermarks", "events", "outbox", "stream_heads", "trim_events",
 ]  # fmt: skip

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from farro.providers.sqlite.worker import Worker, connect
+from farro.providers.sqlite.worker import Worker, connect, open_file
 
 
 @pytest.fixture
 async def worker() -> AsyncIterator[Worker]:
-    made = await connect("file::memory:", 1.0)
+    made = await connect(lambda: open_file("file::memory:", 1.0))
     yield made
     await made.close()
 
@@ -60,13 +60,13 @@ async def test_a_function_whose_caller_is_cancelled_still_ends_before_the_next(w
 
 async def test_a_connection_that_cannot_open_says_so() -> None:
     with pytest.raises(sqlite3.OperationalError, match="unable to open"):
-        await connect("file:/nowhere/at/all.db?mode=rw", 1.0)
+        await connect(lambda: open_file("file:/nowhere/at/all.db?mode=rw", 1.0))
 
 
 async def test_a_connection_that_cannot_open_leaves_no_thread_behind() -> None:
     before = set(threading.enumerate())
     with pytest.raises(sqlite3.OperationalError):
-        await connect("file:/nowhere/at/all.db?mode=ro", 1.0)
+        await connect(lambda: open_file("file:/nowhere/at/all.db?mode=ro", 1.0))
     # (to_thread keeps one of its own, asleep)
     left = [each.name for each in set(threading.enumerate()) - before]
     assert [name for name in left if not name.startswith("asyncio_")] == []

@@ -12,17 +12,15 @@ from functools import partial
 from random import Random
 from typing import Any, TypeVar, cast
 
-from farro.client.clock import to_us
 from farro.client.errors import CallTimeout, FarroError, SiloUnavailable
 from farro.client.identity import canonical_key
 from farro.client.interface import interface_of
 from farro.client.management import Reminders
 from farro.client.reference import reference
 from farro.client.streams import EventStream
-from farro.providers.conformance.made import a_reminder
 from farro.providers.members import SiloStatus
 from farro.providers.memory import MemoryProvider, MemoryStore
-from farro.providers.rows import ReminderRow
+from farro.providers.rows import Commit, Outcome, PutReminder, ReminderRow
 from farro.silo.activations.invocation import Invocation
 from farro.silo.grains.grain import Grain
 from farro.silo.options import SiloOptions
@@ -36,7 +34,7 @@ from farro.silo.streams.stream_grains import StreamConsumer, StreamReading
 from farro.silo.system_grains import PartitionGrain, SiloGrain
 from farro.silo.testing.faulty_provider import FaultyProvider
 from farro.silo.testing.virtual_time import VirtualClock
-from tests.unit.silo.kit import Bell, Rung, World, bell_row
+from tests.unit.silo.kit import Bell, Rung, World
 
 G = TypeVar("G")
 
@@ -107,10 +105,18 @@ class Group:
         self.calls: list[str] = []  # that went from one silo to another
         self.rungs: list[Rung] = []  # what Bell writes down
         self.handler: Callable[[Bell], Any] | None = None
+        self.code: dict[int, Callable[[Any], Any]] = {}
+        self.results: dict[int, Any] = {}
         self._waiting: list[tuple[Member, Invocation, int | OnSilo]] = []
         Bell.world = cast(World, self)
 
     # ---- life
+
+    async def __aenter__(self) -> Group:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
     async def join(self, partitions: Iterable[int] = ()) -> Member:
         store = FaultyProvider(MemoryProvider(self.memory))
@@ -235,10 +241,31 @@ class Group:
 
     # ---- rows
 
-    async def row(self, key: str, name: str = "ring") -> ReminderRow | None:
-        return await self.members[0].store.inner.reminder("bell", key, name)
+    async def do(self, key: str, code: Callable[[Bell], Any], *, by: Member | None = None) -> Any:
+        """Run ``code`` in a turn of the bell ``key``, called from one of the silos."""
+        token = len(self.results) + len(self.code)
+        self.code[token] = code
+        await (by or next(each for each in self.members if each.alive)).grain(Bell, key).do(token)
+        return self.results[token]
 
     async def rung(self, key: str) -> int:
         """The committed count of a bell's ticks."""
-        owner = next(each for each in self.members if each.alive and each.owns("bell", key))
-        return await owner.grain(Bell, key).count()
+        return int(await self.do(key, lambda bell: bell.state.rung))
+
+    async def row(self, key: str, name: str = "ring") -> ReminderRow | None:
+        return await self.members[-1].store.inner.reminder("bell", key, name)
+
+    async def write(self, *rows: ReminderRow) -> None:
+        """Put rows into the table behind everybody's back."""
+        for row in rows:
+            owner = self.owner_of(row.partition)
+            assert owner is not None
+            commit = Commit(
+                partition=row.partition,
+                epoch=owner.ownership.epoch(row.partition),
+                grain_type=row.grain_type,
+                grain_key=row.grain_key,
+                reminders=(PutReminder(row),),
+            )
+            (verdict,) = await owner.store.inner.commit([commit], owner.number, self.clock.now())
+            assert verdict.outcome is Outcome.COMMITTED

@@ -84,7 +84,7 @@ async def test_a_lost_connection_is_made_anew_and_the_running_request_is_waited_
         Account.gate.clear()
         paid = asyncio.ensure_future(client.grain(Account, "a").pay(5))
         await Account.begun.wait()
-        current(client).abandon("the cable was cut")
+        await current(client).close()
         Account.gate.set()
         assert await paid == 5
         assert Account.ran == 1
@@ -97,7 +97,7 @@ async def test_a_plain_call_on_a_lost_connection_is_not_sent_again() -> None:
         Account.gate.clear()
         paid = asyncio.ensure_future(client.grain(Account, "a").pay_plainly(5))
         await Account.begun.wait()
-        current(client).abandon("the cable was cut")
+        await current(client).close()
         with pytest.raises(SiloUnavailable):
             await paid
         Account.gate.set()
