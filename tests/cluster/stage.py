@@ -160,6 +160,7 @@ class Stage:
         await asyncio.gather(*(self.kill(place, away_s) for place in self.places))
 
     async def close(self) -> None:
+        """End every process.  Repeatable."""
         self.closing = True
         for task in self._watching:
             task.cancel()
