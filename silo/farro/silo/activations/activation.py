@@ -49,6 +49,7 @@ class Activation:
         "_writing",
         "baseline",
         "core",
+        "epoch",
         "grain",
         "id",
         "known",
@@ -71,6 +72,8 @@ class Activation:
         self.known = known
         self.id = grain_id
         self.partition = partition
+        # Of the ownership it lives under: a turn that outlives it must not commit under a later one
+        self.epoch = core.ownership.epoch(partition)
         self.phase = Phase.LOADING
         self.grain: Grain[Any] | None = None
         self.version: int | None = None  # None: the row was not read yet (grains without state)
