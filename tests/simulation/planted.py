@@ -236,5 +236,26 @@ def planted(name: str) -> Callable[[SimulatedCluster], Any]:
 
 
 FOUND_BY = {
-    "no_fence": 1,
+    "no_fence": 9,
+    "epoch_read_before_the_lock": 9,
+    "commit_under_a_stale_snapshot": 9,
+    "version_check_dropped": 9,
+    "taken_without_a_new_epoch": 1,
+    "settle_apart_from_the_state": 1,
+    "reminders_in_a_second_transaction": 3,
+    "unknown_outcome_sent_again": 1,
+    "dead_without_compare_and_set": 1,
+    "activation_kept_after_an_unknown_outcome": 4,
+    "unknown_call_sent_again": 1,
+    "expiry_by_wall_clock": 1,
+    "no_freeze": 1,
+    "thaw_without_a_look_at_the_epochs": 1,
+    "renewed_although_the_loop_is_stuck": 7,
+    "handed_over_without_waiting": 15,
+    "early_tick": 2,
+    "cancel_ignored_at_dequeue": 4,
+    "missed_judged_by_lateness": 4,
+    "one_shot_dropped_when_missed": 1,
+    "occurrence_not_counted": 1,
+    "bucket_kept_when_partitions_go": 1,
 }

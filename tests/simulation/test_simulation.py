@@ -20,8 +20,9 @@ from tests.simulation.running import run
 HOME = Path(__file__).parents[2]
 SEEDS = int(os.environ.get("FARRO_SEEDS", "12"))
 SLICE = 4  # seeds a test runs: small enough to be shared out evenly
-OF_FIXED_BUGS: tuple[int, ...] = ()
-"""Seeds that once found a bug of farro's.  They stay."""
+OF_FIXED_BUGS = (37,)
+"""Seeds that once found a bug of farro's.  They stay.  37: the turn of an activation that was handed over
+went on, and committed under the epoch that the same silo got for the partition later."""
 
 SEEDS_MAX = 500
 MARGIN = 60  # seeds tried from the first on when the known one finds nothing: any change reshuffles them
