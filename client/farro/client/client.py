@@ -205,6 +205,7 @@ class Client:
         if what is Verdict.FINAL or self._state != "open" or now >= deadline:
             return False
         if what is Verdict.ELSEWHERE:
+            await asyncio.sleep(0)  # other calls have their turn, however many connections are gone
             return True
         pause = pause_s(attempt, self._chance)
         if now + pause >= deadline:

@@ -106,6 +106,7 @@ class Connection:
         self._due_at = math.inf
         self._room = Queue(self._make_room)
         self._broken: str | None = None
+        self._drained = False
 
     # ---- calls
 
@@ -193,6 +194,7 @@ class Connection:
         if self._pending.pop(call_id, None) is not None and self._broken is None:
             self._put_cancel(call_id)
             self._make_room()
+            self._end_if_drained()
 
     def ask_to_cancel(self, call_id: int) -> None:
         """Tell the silo that nobody wants this call any more, and go on waiting for what it answers."""
@@ -214,7 +216,7 @@ class Connection:
 
     async def run(self) -> str:
         """Read and write until the connection ends; returns why.  Nothing is pending afterwards."""
-        writer = self._loop.create_task(self._outbox.write(), name=f"farro writer {self.address}")
+        writer = self._loop.create_task(self._write(), name=f"farro writer {self.address}")
         reason = "the connection was closed"
         try:
             reason = await self._read()
@@ -241,6 +243,12 @@ class Connection:
                     await self._outbox.wait_until_sent()
             except TimeoutError:
                 log.debug("%s does not read; what is queued for it is dropped", self.address)
+
+    async def _write(self) -> None:
+        """Write until nothing more will be sent; one that has drained then says so to the silo."""
+        await self._outbox.write()
+        if self._drained:
+            await self._socket.close()
 
     async def _read(self) -> str:
         try:
@@ -295,6 +303,8 @@ class Connection:
                 raise ProtocolError(f"a silo does not send messages of kind {kind}")
         if self._room.places:
             self._make_room()
+        if self.draining:
+            self._end_if_drained()
         self._outbox.wake_writer()  # behind the callers just answered: what they ask next goes out this tick
 
     def _late(self, call_id: int) -> None:
@@ -325,6 +335,13 @@ class Connection:
             self.draining = True
             self._room.admit(WAITING_CALLS_MAX)
             self.on_goaway(self, reason)
+            self._end_if_drained()
+
+    def _end_if_drained(self) -> None:
+        """Go, now that all is answered.  The silo waits for it: breaking off itself, it might miss a call."""
+        if self.draining and not self._pending and self._outbox.empty:
+            self._drained = self._broken is None
+            self._fail_all(f"{self.address} takes no more calls")
 
     def _make_room(self) -> None:
         if self._outbox.bytes <= OUTGOING_BYTES_MAX:
@@ -337,6 +354,7 @@ class Connection:
 
     def _end_sending(self) -> None:
         self._written_through = self._sent_through
+        self._end_if_drained()
         if self._room.places:
             self._make_room()
 
@@ -369,6 +387,7 @@ class Connection:
             first = min([deadline for _, deadline in pending.values()])
             self._arm(max(first, now + _REST_S_PER_CALL * len(pending)))
         self._make_room()
+        self._end_if_drained()
 
 
 def _not_asked(connection: Connection, what: object) -> None:

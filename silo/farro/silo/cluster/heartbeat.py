@@ -123,9 +123,7 @@ class Heartbeat:
         assert self._own_loop is not None, "start() comes first"
         if self._own_loop is self._loop:
             return await work()
-        return await asyncio.wrap_future(
-            asyncio.run_coroutine_threadsafe(_as_coroutine(work), self._own_loop)
-        )
+        return await run_on(self._own_loop, work)
 
     def _heard(self, beat: Beat) -> None:
         self._answered_at = self._loop.time()

@@ -58,6 +58,7 @@ from farro.client.sockets import Socket
 from farro.silo.activations.invocation import Invocation
 from farro.silo.gateway.answers import as_farro_error, sendable_error
 from farro.silo.gateway.limits import GatewayOptions
+from farro.silo.placement import PARTITION_TYPE
 
 log = logging.getLogger("farro.gateway")
 
@@ -119,6 +120,7 @@ class Session:
             on_sent=self._settle,
         )
         self._quiet: asyncio.Future[None] | None = None
+        self._ended = asyncio.Event()
         self._stopping = False
         self._gone = False
 
@@ -148,6 +150,7 @@ class Session:
             self._gone = True
             self._outbox.close()
             release(self._quiet)
+            self._ended.set()
 
     async def write(self) -> None:
         """Send the answers, until the client is gone."""
@@ -173,6 +176,14 @@ class Session:
         while not self._gone and (self._in_flight or not self._outbox.empty):
             self._quiet = self._loop.create_future()
             await self._quiet
+
+    async def wait_until_gone(self) -> None:
+        """Until the other side has closed, as one does that speaks version 2 and was told to go.
+
+        It may have sent calls before it was told: who breaks off first leaves it in doubt about them.
+        """
+        if self._hello is not None and self._hello.version >= CLUSTER_VERSION:
+            await self._ended.wait()
 
     async def close(self, code: WSCloseCode, reason: str) -> None:
         await self._socket.close(code=code, message=reason.encode()[:120])
@@ -267,6 +278,8 @@ class Session:
             or self._in_flight_bytes > options.in_flight_bytes_max
         )
         problem = bad_target(grain_type, key, method)
+        if grain_type == PARTITION_TYPE and not self._from_peer:
+            problem = f"grain type {PARTITION_TYPE!r} is for the silos of a cluster alone"
         if full or self._stopping or problem is not None:
             if call_id > 0:
                 self._outbox.put(sendable_error(call_id, self._refusal(full, problem)))

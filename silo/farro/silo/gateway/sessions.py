@@ -15,6 +15,7 @@ from farro.silo.tasks import TaskOwner
 
 log = logging.getLogger("farro.gateway")
 
+LET_GO_S = 1.0  # how long a client that was answered may take to go by itself
 CLOSE_S = 1.0  # how long a client may take to answer our close
 
 
@@ -64,7 +65,17 @@ class Sessions:
                     await session.wait_until_quiet()
         except TimeoutError:
             log.warning("the gateway stopped with calls in flight after %g s of grace", grace)
+        else:
+            await self._let_go(sessions)
         for session in self._sessions:
             self._tasks.start(session.close(WSCloseCode.GOING_AWAY, "the silo has stopped"), "close")
         await self._tasks.wait(2 * CLOSE_S)
         await self._tasks.stop()
+
+    async def _let_go(self, sessions: list[Session]) -> None:
+        try:
+            async with asyncio.timeout(LET_GO_S):
+                for session in sessions:
+                    await session.wait_until_gone()
+        except TimeoutError:
+            log.debug("some clients have not gone although they were told to")

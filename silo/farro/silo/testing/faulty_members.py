@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Protocol, TypeVar
 
 from farro.providers.members import ClusterRows, Members, PartitionRow, SiloRow, SiloStatus
 
-Through = Callable[[str, Callable[[], Awaitable[Any]]], Awaitable[Any]]
+T = TypeVar("T")
+
+
+class Through(Protocol):
+    """The way of one call of a verb to the store and back."""
+
+    async def __call__(self, verb: str, act: Callable[[], Awaitable[T]], /) -> T: ...
 
 
 class FaultyMembers:

@@ -40,7 +40,9 @@ G = TypeVar("G")
 
 PARTITIONS = 64
 HOP_S = 0.001
-SYSTEM = (ReminderManagement, StreamReading, StreamConsumer, PartitionGrain, SiloGrain)
+SYSTEM: tuple[type[Grain[Any]], ...] = (
+    ReminderManagement, StreamReading, StreamConsumer, PartitionGrain, SiloGrain
+)  # fmt: skip
 
 
 class Member:
@@ -97,7 +99,7 @@ class Group:
         self, clock: VirtualClock, *grains: type[Grain[Any]], options: SiloOptions | None = None
     ) -> None:
         self.clock = clock
-        self.grains = (Bell, *grains)
+        self.grains: tuple[type[Grain[Any]], ...] = (Bell, *grains)
         self.options = options or SiloOptions()
         self.memory = MemoryStore()
         self.members: list[Member] = []

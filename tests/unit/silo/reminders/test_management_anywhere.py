@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from datetime import datetime
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -27,6 +30,10 @@ async def group(virtual: VirtualClock) -> AsyncGenerator[Group]:
 def any_key(member: Member) -> ManagementApi:
     """The verbs by a key that names no grain: they arrive at whichever silo owns that key."""
     return member.reminders._api
+
+
+def once(due: datetime, bell: Any) -> Any:
+    return bell.schedule(bell.ring, at=due)
 
 
 async def test_verbs_for_one_reminder_are_carried_out_by_its_owner(group: Group) -> None:
@@ -173,7 +180,7 @@ async def test_history_is_gathered_from_every_silo_and_names_those_that_do_not_a
     keys = [each.key("bell") for each in (first, second, third)]
     for number, key in enumerate(keys):
         due = group.clock.at() + s(1 + number)
-        await group.do(key, lambda bell, due=due: bell.schedule(bell.ring, at=due))
+        await group.do(key, partial(once, due))
     await asyncio.sleep(10)
     history = await second.reminders.history()
     assert [each.grain_key for each in history.ticks] == keys[::-1]

@@ -36,7 +36,9 @@ def test_loops_share_one_time_and_take_turns_in_the_order_of_their_timers(simula
     assert simulation.now_us == 10 * SECOND
 
 
-def test_a_frozen_process_runs_nothing_and_then_everything_that_came_meanwhile(simulation: Simulation) -> None:
+def test_a_frozen_process_runs_nothing_and_then_everything_that_came_meanwhile(
+    simulation: Simulation,
+) -> None:
     loop = simulation.loop("one")
     seen: list[float] = []
 
@@ -114,7 +116,7 @@ def test_a_timer_a_hair_ahead_moves_time(simulation: Simulation) -> None:
     loop = simulation.loop("one")
 
     async def until(deadline: float) -> None:
-        while (left := deadline - loop.time()) > 0:
+        while (left := deadline - loop.time()) > 0:  # noqa: ASYNC110 - as a clock that may be set is waited for
             await asyncio.sleep(left)
 
     simulation.run(loop, until(loop.time() + 0.1234567891))
