@@ -137,7 +137,7 @@ async def elsewhere(cluster: Cluster, keys: list[str], begun: float, not_in: int
 
 
 async def restarts(cluster: Cluster, rounds: int, report: Callable[[float], None]) -> list[Measure]:
-    """SIGTERM while grains are called without a break: failed calls, and the longest gap of each that moved."""
+    """SIGTERM while grains are called without a break: failed calls, and the longest gap of those moved."""
     pauses: list[float] = []
     failed: list[str] = []
     answered = 0
