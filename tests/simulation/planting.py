@@ -188,16 +188,3 @@ def unknown_outcome_sent_again(cluster: SimulatedCluster) -> Generator[None]:
 
     with patch.object(SimulatedProvider, "commit", twice):
         yield
-
-
-@plants
-def dead_without_compare_and_set(cluster: SimulatedCluster) -> Generator[None]:
-    """Who is marked as dead is not asked once more whether it has renewed since."""
-    mark_dead = MemoryMembers.mark_dead
-
-    async def wrong(self: MemoryMembers, number: int, renewals: int, now: int) -> bool:
-        row = cluster.store.service.silos.get(number)
-        return await mark_dead(self, number, renewals if row is None else row.renewals, now)
-
-    with patch.object(MemoryMembers, "mark_dead", wrong):
-        yield
