@@ -66,9 +66,16 @@ def occurrences_are_consumed_in_order(evidence: Evidence) -> Iterator[str]:
 def what_is_passed_over_is_accounted_for(evidence: Evidence) -> Iterator[str]:
     """A grid instant that brings no tick of its own had passed already, and is counted as its missed action
     has it: by SKIP and NOTIFY in ``missed_count``, by FIRE_IMMEDIATELY in one tick for all, by FIRE_ALL
-    never."""
+    never.  A reminder whose action was set anew while its tick was out may have it as either has it."""
+    set_anew: set[Reminder] = set()
     for entry in evidence.commits:
         row, settle = entry.settled, entry.commit.settle
+        if settle is not None:
+            was_set_anew = (*grain_of(entry), settle.name) in set_anew
+            set_anew.discard((*grain_of(entry), settle.name))
+        for change in entry.commit.reminders:
+            if isinstance(change, PutReminder):
+                set_anew.add((*grain_of(entry), change.row.name))
         if row is None or settle is None or settle.progress is None or row.grain_type.startswith(SYSTEM):
             continue
         progress = settle.progress
@@ -78,6 +85,8 @@ def what_is_passed_over_is_accounted_for(evidence: Evidence) -> Iterator[str]:
         between = count_between(row, due, upcoming - 1)
         if upcoming < due:
             yield f"{when(evidence, entry.at)} {named(row)} goes back in time"
+        elif was_set_anew:
+            continue
         elif between and row.action == FIRE_ALL and row.catch_up_left is None and row.attempts == 0:
             yield f"{when(evidence, entry.at)} {named(row)}: FIRE_ALL passed over {between}"
         elif (
