@@ -239,8 +239,7 @@ def _server(url: str | None) -> Iterator[str]:
     if url is not None:
         yield url
         return
-    settings = {"fsync": "on", "synchronous_commit": "on", "full_page_writes": "on"}
-    with servers.postgres(**settings) as server:
+    with servers.postgres(fsync="on", synchronous_commit="on", full_page_writes="on") as server:
         yield f"postgresql://farro@127.0.0.1:{server.port}/postgres"
 
 

@@ -170,11 +170,8 @@ def test_a_port_in_use_is_one_clear_error(serve: Serve, tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_store_in_use_names_the_process_that_holds_it(serve: Serve) -> None:
-    first = serve()
-    code, line = refused(serve)
-    assert code == 1
-    assert f"in use by the silo of process {first.process.pid}" in line
+def test_a_second_silo_on_the_file_joins_the_first(serve: Serve) -> None:
+    assert (serve().number, serve().number) == (1, 2)
 
 
 def test_a_store_of_a_killed_silo_is_free_at_once(serve: Serve) -> None:

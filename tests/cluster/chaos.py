@@ -5,6 +5,9 @@
 
 Runs in episodes of at most five minutes, each on a fresh store with the next seed; ``--seed`` and the same
 length draw an episode's plan again.  The plan replays, the operating system's scheduling does not.
+
+Each chime ticks once a second: a hundred thousand ticks are ``--chimes 200 --minutes 10`` (``make chaos
+MINUTES=10 ARGS="--chimes 200"``), about twelve minutes with what comes before and after the faults.
 """
 
 from __future__ import annotations
@@ -123,7 +126,10 @@ async def episode(setting: Setting, folder: Path, say: Say = silence) -> Report:
             workload.stop()
             await working
         report.silent += [f"chime {key} was never started" for key in workload.not_started]
-        report.stored = await _read_when_caught_up(workload, faulty, store_url)
+        await _caught_up(workload, store_url)
+        await faulty.stage.close()  # what is read must not move meanwhile: it is read in pages
+        commits = await commits_noted(store_url) if faulty.server is not None else None
+        report.stored = await read_stored(store_url, workload.ledgers, workload.chimes, commits)
         report.findings = check(report.history, report.stored, margin_s=MARGIN_S)
         report.unasked_ends = faulty.stage.unasked_ends
         report.starts_failed = faulty.stage.starts_failed
@@ -142,20 +148,19 @@ async def _carry_out(plan: tuple[Fault, ...], faulty: Faulty, report: Report, sa
     faulty.heal()
 
 
-async def _read_when_caught_up(workload: Workload, faulty: Faulty, store_url: str) -> Stored:
-    """What the store holds once no reminder is overdue, or when that takes too long."""
+async def _caught_up(workload: Workload, store_url: str) -> None:
+    """Wait until no reminder is overdue, or until that takes too long and the checker says so."""
     loop = asyncio.get_running_loop()
     until = loop.time() + CAUGHT_UP_MAX_S
     while True:
-        commits = await commits_noted(store_url) if faulty.server is not None else None
-        stored = await read_stored(store_url, workload.ledgers, workload.chimes, commits)
+        stored = await read_stored(store_url, (), workload.chimes, None)
         owed = [
             chime.row.next_due_at
             for chime in stored.chimes
             if chime.row is not None and chime.row.next_due_at is not None
         ]
         if min(owed, default=stored.read_at) > stored.read_at - OVERDUE_MAX_S * 1e6 or loop.time() > until:
-            return stored
+            return
         await asyncio.sleep(0.5)
 
 

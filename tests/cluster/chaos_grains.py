@@ -79,3 +79,25 @@ class Chime(Grain[ChimeState], name="chimes"):
     @readonly
     async def rung(self) -> int:
         return len(self.state.ticks)
+
+
+class Hammer(Grain, name="hammers"):
+    """For measuring: calls others as fast as it goes, from inside its silo."""
+
+    @readonly
+    async def process(self) -> int:
+        return os.getpid()
+
+    @readonly
+    async def touch(self, number: int) -> int:
+        return number
+
+    async def hammer(self, others: list[str], seconds: float) -> int:
+        """How many calls it made, one after the other."""
+        grains = [self.grain(Hammer, key) for key in others]
+        until = time.perf_counter() + seconds
+        made = 0
+        while time.perf_counter() < until:
+            await grains[made % len(grains)].touch(made)
+            made += 1
+        return made

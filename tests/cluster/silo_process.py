@@ -89,7 +89,7 @@ class SiloProcess:
         """Nothing where it has ended already."""
         if not self.ended:
             with contextlib.suppress(ProcessLookupError):
-                self._process.send_signal(number)
+                os.kill(self.pid, number)  # send_signal() would poll, and so take the exit code from asyncio
 
     async def wait(self) -> int:
         """Its exit code, once it and its output have ended."""

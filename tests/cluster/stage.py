@@ -79,15 +79,18 @@ class Stage:
 
     # ---- processes
 
-    async def start(self, place: Place) -> SiloProcess:
-        """Start a process there and wait until it is ready; the caller holds the place's lock."""
-        for _ in range(START_TRIES_MAX):
+    async def start(self, place: Place, tries: int = START_TRIES_MAX) -> SiloProcess:
+        """Start a process there and wait until it is ready; the caller holds the place's lock.
+
+        During an outage a start fails, and is tried again.
+        """
+        for _ in range(tries):
             process = await self._launch(place)
             try:
                 place.front.target = await process.wait_ready()
             except NotReady as error:
                 await process.end()
-                self.starts_failed.append(f"place {place.number}: {str(error)[-300:]}")
+                self.starts_failed.append(f"place {place.number}: {str(error)[-500:]}")
                 await asyncio.sleep(AGAIN_S)
                 continue
             await place.front.listen()
@@ -123,11 +126,14 @@ class Stage:
                 await self.start(place)
 
     async def start_all(self) -> None:
-        await asyncio.gather(*(self._start_locked(place) for place in self.places))
+        """The first start of each; nothing is wrong yet, so it must succeed at once."""
+        async with asyncio.TaskGroup() as tasks:
+            for place in self.places:
+                tasks.create_task(self._start_locked(place))
 
     async def _start_locked(self, place: Place) -> None:
         async with place.lock:
-            await self.start(place)
+            await self.start(place, tries=1)
 
     async def kill(self, place: Place, away_s: float) -> None:
         """SIGKILL; its port refuses, as the kernel has it; another process after ``away_s``."""
@@ -160,6 +166,7 @@ class Stage:
         await asyncio.gather(*(self.kill(place, away_s) for place in self.places))
 
     async def close(self) -> None:
+        """End every process.  Repeatable."""
         self.closing = True
         for task in self._watching:
             task.cancel()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from farro.client.clock import to_us
 from farro.client.codec import Codec
@@ -141,14 +141,15 @@ class Chimes(Grain[Steps], name="chimes"):
         self.state.last = operation
 
 
-GRAINS: tuple[type[Grain], ...] = (Ledger, Chimes, Listener)
+GRAINS: tuple[type[Grain[Any]], ...] = (Ledger, Chimes, Listener)
 
 CODEC = Codec(None)
+STATES = {each.__farro_class__.type_name: each.__farro_class__.state for each in GRAINS}
 
 
 def steps_of(grain_type: str, state: bytes, layout: int) -> Steps:
     """The state of a ledger or chimes as it was committed."""
-    known = {"ledger": Ledger, "chimes": Chimes, "listener": Listener}[grain_type].__farro_class__
-    assert known.state is not None
-    steps: Steps = known.state.decode(state, layout, CODEC)
+    spec = STATES[grain_type]
+    assert spec is not None
+    steps: Steps = spec.decode(state, layout, CODEC)
     return steps

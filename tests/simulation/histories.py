@@ -18,9 +18,9 @@ GrainKey = tuple[str, str]
 class Call:
     """A call by a client, as often as it was sent.  Instants: true wall time, microseconds.
 
-    ``operation`` is unique; what a grain commits for it carries it.  ``error`` is the code of the last answer,
-    empty for a success; ``turn_ran`` what that answer says (None: unknown).  ``refused``: every earlier answer
-    said that it had not run.
+    ``operation`` is unique; what a grain commits for it carries it.  ``error`` is the code of the last
+    answer, empty for a success; ``turn_ran`` what that answer says (None: unknown).  ``refused``: every
+    earlier answer said that it had not run.
     """
 
     operation: str

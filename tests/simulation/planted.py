@@ -1,23 +1,21 @@
 """Planted bugs: faults that somebody might really make, one at a time, to see that the simulation finds them.
 
 Each is a context manager around a run; it wraps or replaces a piece of the running program from outside, and
-the program itself has no switch for it.  ``SEEDS`` says which seed was the first to find each, searched from 1.
+the program itself has no switch for it.  :data:`FOUND_BY` has the first seed, from 1 on, that finds each
+(``make simulate`` searches anew).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 from unittest.mock import patch
 
 from farro.client.errors import CommitOutcomeUnknown, SiloUnavailable
-from farro.providers.errors import OutcomeUnknown
 from farro.providers.members import SiloStatus
-from farro.providers.memory_members import MemoryMembers
-from farro.providers.rows import Commit, GrainRow, Outcome, Verdict
 from farro.silo.activations.activation import Activation
 from farro.silo.activations.catalog import Catalog
 from farro.silo.activations.invocation import Admission
@@ -30,197 +28,15 @@ from farro.silo.reminders import judging, ticks
 from farro.silo.reminders.due_queue import DueQueue
 from farro.silo.reminders.held import HeldReminders
 from farro.silo.reminders.ticks import TickInFlight
+from farro.silo.schedules import missed
 from farro.silo.schedules.missed import Deliver, Skip
 from farro.silo.testing.simulated_cluster import SimulatedCluster, SimulatedSilo
-from farro.silo.testing.simulated_store import SimulatedProvider, Taken
-
-Planted = Callable[[SimulatedCluster], Generator[None]]
-P = TypeVar("P", bound=Planted)
-Apply = Callable[[Commit, int, int], Verdict]
-
-SECOND_US = 1_000_000
-PLANTED: dict[str, Planted] = {}
-
-
-def _planted(bug: P) -> P:
-    PLANTED[bug.__name__] = bug
-    return bug
-
-
-@contextmanager
-def _applying(
-    cluster: SimulatedCluster, how: Callable[[Apply, Commit, int, int], Verdict]
-) -> Generator[None]:
-    """Have the store apply members in another way."""
-    store = cluster.store
-    with patch.object(store, "apply", partial(how, store.apply)):
-        yield
-
-
-def _epoch(cluster: SimulatedCluster, partition: int) -> int:
-    row = cluster.store.service.partitions.get(partition)
-    return 0 if row is None else row.epoch
-
-
-# ---- the store
-
-
-@_planted
-def no_fence(cluster: SimulatedCluster) -> Generator[None]:
-    """A commit is applied whatever its epoch."""
-
-    def how(apply: Apply, member: Commit, owner: int, now: int) -> Verdict:
-        return apply(replace(member, epoch=_epoch(cluster, member.partition)), owner, now)
-
-    with _applying(cluster, how):
-        yield
-
-
-@_planted
-def epoch_read_before_the_lock(cluster: SimulatedCluster) -> Generator[None]:
-    """The epoch is read, then the partition's lock is waited for: a take-over in between goes unseen."""
-
-    def how(apply: Apply, member: Commit, owner: int, now: int) -> Verdict:
-        at = cluster.simulation.wall_us - SECOND_US // 2
-        for entry in reversed(cluster.store.log):
-            if entry.at < at:
-                break
-            if isinstance(entry, Taken) and (entry.partition, entry.epoch - 1) == (
-                member.partition,
-                member.epoch,
-            ):
-                return apply(replace(member, epoch=entry.epoch), owner, now)
-        return apply(member, owner, now)
-
-    with _applying(cluster, how):
-        yield
-
-
-@_planted
-def commit_under_a_stale_snapshot(cluster: SimulatedCluster) -> Generator[None]:
-    """REPEATABLE READ: the epoch check sees the store as it was at the silo's last commit."""
-    seen: dict[int, dict[int, int]] = {}
-
-    def how(apply: Apply, member: Commit, owner: int, now: int) -> Verdict:
-        snapshot = seen.get(owner, {})
-        if snapshot.get(member.partition) == member.epoch:
-            member = replace(member, epoch=_epoch(cluster, member.partition))
-        seen[owner] = {index: row.epoch for index, row in cluster.store.service.partitions.items()}
-        return apply(member, owner, now)
-
-    with _applying(cluster, how):
-        yield
-
-
-@_planted
-def version_check_dropped(cluster: SimulatedCluster) -> Generator[None]:
-    """A commit is applied whatever version it expects."""
-
-    def how(apply: Apply, member: Commit, owner: int, now: int) -> Verdict:
-        if member.grain is not None:
-            row: GrainRow | None = cluster.store.service.grains.get((member.grain_type, member.grain_key))
-            version = 0 if row is None else row.version
-            member = replace(member, grain=replace(member.grain, expected_version=version))
-        return apply(member, owner, now)
-
-    with _applying(cluster, how):
-        yield
-
-
-@_planted
-def taken_without_a_new_epoch(cluster: SimulatedCluster) -> Generator[None]:
-    """A partition changes hands under the epoch it had."""
-    take = MemoryMembers.take
-
-    async def wrong(self: MemoryMembers, number: int, partitions: Sequence[int], *rest: Any) -> Any:
-        rows = await take(self, number, partitions, *rest)
-        tables = cluster.store.service.partitions
-        kept = []
-        for row in rows:
-            if row.epoch > 1:
-                tables[row.partition].epoch -= 1
-                row = replace(row, epoch=row.epoch - 1)
-            kept.append(row)
-        return kept
-
-    with patch.object(MemoryMembers, "take", wrong):
-        yield
-
-
-@_planted
-def settle_apart_from_the_state(cluster: SimulatedCluster) -> Generator[None]:
-    """A tick's state commits first, and what settles it a moment later."""
-
-    def how(apply: Apply, member: Commit, owner: int, now: int) -> Verdict:
-        if member.settle is None or member.grain is None:
-            return apply(member, owner, now)
-        verdict = apply(replace(member, settle=None), owner, now)
-        if verdict.outcome is Outcome.COMMITTED:
-            rest = Commit(
-                member.partition, member.epoch, member.grain_type, member.grain_key, settle=member.settle
-            )
-            cluster.simulation.after(300_000, partial(cluster.store.commit, [rest], owner, now))
-        return verdict
-
-    with _applying(cluster, how):
-        yield
-
-
-@_planted
-def reminders_in_a_second_transaction(cluster: SimulatedCluster) -> Generator[None]:
-    """A turn's state commits first, and the reminders it has set or cancelled a moment later."""
-
-    def how(apply: Apply, member: Commit, owner: int, now: int) -> Verdict:
-        if not member.reminders or member.grain is None:
-            return apply(member, owner, now)
-        verdict = apply(replace(member, reminders=()), owner, now)
-        if verdict.outcome is Outcome.COMMITTED:
-            rest = Commit(
-                member.partition,
-                member.epoch,
-                member.grain_type,
-                member.grain_key,
-                reminders=member.reminders,
-            )
-            cluster.simulation.after(20_000, partial(cluster.store.commit, [rest], owner, now))
-        return verdict
-
-    with _applying(cluster, how):
-        yield
-
-
-@_planted
-def unknown_outcome_sent_again(cluster: SimulatedCluster) -> Generator[None]:
-    """A commit whose answer was lost is sent once more, and the second answer believed."""
-    commit = SimulatedProvider.commit
-
-    async def twice(self: SimulatedProvider, batch: Sequence[Commit], owner: int, now: int) -> list[Verdict]:
-        try:
-            return await commit(self, batch, owner, now)
-        except OutcomeUnknown:
-            return await commit(self, batch, owner, now)
-
-    with patch.object(SimulatedProvider, "commit", twice):
-        yield
-
-
-@_planted
-def dead_without_compare_and_set(cluster: SimulatedCluster) -> Generator[None]:
-    """Who is marked as dead is not asked once more whether it has renewed since."""
-    mark_dead = MemoryMembers.mark_dead
-
-    async def wrong(self: MemoryMembers, number: int, renewals: int, now: int) -> bool:
-        row = cluster.store.service.silos.get(number)
-        return await mark_dead(self, number, renewals if row is None else row.renewals, now)
-
-    with patch.object(MemoryMembers, "mark_dead", wrong):
-        yield
-
+from tests.simulation.planting import PLANTED, SECOND_US, plants
 
 # ---- turns
 
 
-@_planted
+@plants
 def activation_kept_after_an_unknown_outcome(cluster: SimulatedCluster) -> Generator[None]:
     """A grain whose commit may or may not have landed goes on with the memory it has."""
     end = Turns._end
@@ -232,7 +48,7 @@ def activation_kept_after_an_unknown_outcome(cluster: SimulatedCluster) -> Gener
         yield
 
 
-@_planted
+@plants
 def unknown_call_sent_again(cluster: SimulatedCluster) -> Generator[None]:
     """A call whose silo went away before it answered goes to the next owner, as if it had not run."""
     with patch.object(router, "_never_left", lambda error: isinstance(error, SiloUnavailable)):
@@ -242,7 +58,7 @@ def unknown_call_sent_again(cluster: SimulatedCluster) -> Generator[None]:
 # ---- membership
 
 
-@_planted
+@plants
 def expiry_by_wall_clock(cluster: SimulatedCluster) -> Generator[None]:
     """Who has expired is told by comparing its stored sign of life with one's own clock."""
 
@@ -270,7 +86,7 @@ def expiry_by_wall_clock(cluster: SimulatedCluster) -> Generator[None]:
         yield
 
 
-@_planted
+@plants
 def no_freeze(cluster: SimulatedCluster) -> Generator[None]:
     """A silo that cannot renew serves on."""
     trust = Cluster._trust
@@ -283,7 +99,7 @@ def no_freeze(cluster: SimulatedCluster) -> Generator[None]:
         yield
 
 
-@_planted
+@plants
 def thaw_without_a_look_at_the_epochs(cluster: SimulatedCluster) -> Generator[None]:
     """A silo that was taken for dead keeps what it owned, with its memory."""
     forget = Partitions.forget
@@ -299,7 +115,7 @@ def thaw_without_a_look_at_the_epochs(cluster: SimulatedCluster) -> Generator[No
         yield
 
 
-@_planted
+@plants
 def renewed_although_the_loop_is_stuck(cluster: SimulatedCluster) -> Generator[None]:
     """The heartbeat does not care whether anything else of the silo still runs."""
     freeze = SimulatedSilo.freeze
@@ -324,7 +140,7 @@ def renewed_although_the_loop_is_stuck(cluster: SimulatedCluster) -> Generator[N
         yield
 
 
-@_planted
+@plants
 def handed_over_without_waiting(cluster: SimulatedCluster) -> Generator[None]:
     """A partition is freed first, and left a second later: until then its old owner serves it too."""
     drop = Catalog.drop
@@ -341,7 +157,7 @@ def handed_over_without_waiting(cluster: SimulatedCluster) -> Generator[None]:
 # ---- reminders
 
 
-@_planted
+@plants
 def early_tick(cluster: SimulatedCluster) -> Generator[None]:
     """Ticks begin up to two seconds before they are due."""
     advance = DueQueue.advance
@@ -349,7 +165,7 @@ def early_tick(cluster: SimulatedCluster) -> Generator[None]:
         yield
 
 
-@_planted
+@plants
 def cancel_ignored_at_dequeue(cluster: SimulatedCluster) -> Generator[None]:
     """A tick that waits for its grain is not asked again whether its reminder is still there."""
 
@@ -360,10 +176,10 @@ def cancel_ignored_at_dequeue(cluster: SimulatedCluster) -> Generator[None]:
         yield
 
 
-@_planted
+@plants
 def missed_judged_by_lateness(cluster: SimulatedCluster) -> Generator[None]:
     """Whatever is overdue by more than the grace counts as missed, although its owner was there."""
-    judge = judging.judge
+    judge = missed.judge
 
     def wrong(row: Any, *, now: int, alive_until: Any, ownership_began: int, **rest: Any) -> Any:
         return judge(row, now=now, alive_until=None, ownership_began=now + 1, **rest)
@@ -372,10 +188,10 @@ def missed_judged_by_lateness(cluster: SimulatedCluster) -> Generator[None]:
         yield
 
 
-@_planted
+@plants
 def one_shot_dropped_when_missed(cluster: SimulatedCluster) -> Generator[None]:
     """A one-shot that nobody was there for is passed over, whatever its action."""
-    judge = judging.judge
+    judge = missed.judge
 
     def wrong(
         row: Any, *, now: int, grace_us: int, alive_until: Any, ownership_began: int, **rest: Any
@@ -385,8 +201,8 @@ def one_shot_dropped_when_missed(cluster: SimulatedCluster) -> Generator[None]:
         )
         due = row.next_due_at
         lived = -1 if alive_until is None else alive_until
-        missed = now - due > grace_us and due > lived + grace_us and due < ownership_began
-        if isinstance(judged, Deliver) and missed and row.period_us is None and row.cron is None:
+        absent = now - due > grace_us and due > lived + grace_us and due < ownership_began
+        if isinstance(judged, Deliver) and absent and row.period_us is None and row.cron is None:
             return Skip(None, 1, due, False)
         return judged
 
@@ -394,10 +210,10 @@ def one_shot_dropped_when_missed(cluster: SimulatedCluster) -> Generator[None]:
         yield
 
 
-@_planted
+@plants
 def occurrence_not_counted(cluster: SimulatedCluster) -> Generator[None]:
     """A settle moves the reminder on, but its next occurrence has the number of the last."""
-    settle_delivered = ticks.settle_delivered
+    settle_delivered = missed.settle_delivered
 
     def wrong(row: Any, **rest: Any) -> Any:
         progress = settle_delivered(row, **rest)
@@ -407,7 +223,7 @@ def occurrence_not_counted(cluster: SimulatedCluster) -> Generator[None]:
         yield
 
 
-@_planted
+@plants
 def bucket_kept_when_partitions_go(cluster: SimulatedCluster) -> Generator[None]:
     """What a silo holds of partitions that are another's now stays where it is."""
     with patch.object(HeldReminders, "drop", lambda self, partitions: None):
@@ -417,3 +233,28 @@ def bucket_kept_when_partitions_go(cluster: SimulatedCluster) -> Generator[None]
 def planted(name: str) -> Callable[[SimulatedCluster], Any]:
     """The bug of that name, for :func:`tests.simulation.running.run`."""
     return contextmanager(PLANTED[name])
+
+
+FOUND_BY = {
+    "no_fence": 9,
+    "epoch_read_before_the_lock": 9,
+    "commit_under_a_stale_snapshot": 9,
+    "version_check_dropped": 9,
+    "taken_without_a_new_epoch": 1,
+    "settle_apart_from_the_state": 1,
+    "reminders_in_a_second_transaction": 3,
+    "unknown_outcome_sent_again": 1,
+    "activation_kept_after_an_unknown_outcome": 4,
+    "unknown_call_sent_again": 1,
+    "expiry_by_wall_clock": 1,
+    "no_freeze": 75,
+    "thaw_without_a_look_at_the_epochs": 1,
+    "renewed_although_the_loop_is_stuck": 7,
+    "handed_over_without_waiting": 15,
+    "early_tick": 2,
+    "cancel_ignored_at_dequeue": 4,
+    "missed_judged_by_lateness": 4,
+    "one_shot_dropped_when_missed": 1,
+    "occurrence_not_counted": 1,
+    "bucket_kept_when_partitions_go": 1,
+}

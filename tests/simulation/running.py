@@ -14,6 +14,8 @@ from tests.simulation.grains import GRAINS, World
 from tests.simulation.histories import History
 from tests.simulation.scenario import Mood, Scenario
 
+Bug = Callable[[SimulatedCluster], AbstractContextManager[object]]
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -42,7 +44,7 @@ class _Overheard(logging.Handler):
 
 def run(
     seed: int,
-    planted: Callable[[SimulatedCluster], AbstractContextManager[object]] | None = None,
+    planted: Bug | None = None,
     listener: Callable[[str], None] | None = None,
     digest: bool = False,
 ) -> Verdict:

@@ -1,7 +1,7 @@
 """What happens in one seed: its clients, its faults, its end.
 
-Each seed draws its own mood: which kinds of faults it has at all, how often, how many silos and clients.  Seeds
-that have everything at once find less than seeds that do one thing hard.
+Each seed draws its own mood: which kinds of faults it has at all, how often, how many silos and clients.
+Seeds that have everything at once find less than seeds that do one thing hard.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Mood:
             pause_s=random.choice((1.0, 3.0, 6.0)),
             kinds=kinds,
             every_s=random.choice((8.0, 20.0, 45.0)),
-            lease_s=random.choice((4.0, 6.0, 10.0)),
+            lease_s=random.choice((4.0, 8.0, 12.0)),
             grace_s=random.choice((2.0, 10.0, 30.0)),
             skew_us=random.choice((0, 0, 200_000, 5 * SECOND_US)),
         )
@@ -145,7 +145,8 @@ class Scenario:
         self._operations += 1
         operation = f"op{self._operations}"
         began_at = self.history.now()
-        result, code, turn_ran = None, "", True
+        result: object = None
+        code, turn_ran = "", None
         for _ in range(SENDS_MAX):
             place = self.random.choice(self.cluster.silos)
             try:

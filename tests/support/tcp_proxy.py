@@ -158,6 +158,7 @@ class TcpProxy:
         self._chance = chance or Random(0)
         self._up = self._down = CLEAR
         self._server: asyncio.Server | None = None
+        self._closed = False
         self._connections: set[_Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -203,6 +204,8 @@ class TcpProxy:
             self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
+        """End every connection.  It does not listen again."""
+        self._closed = True
         self.refuse()
         self.reset()
         for task in self._tasks:
@@ -217,9 +220,13 @@ class TcpProxy:
         assert task is not None
         self._tasks.add(task)
         try:
+            if self._closed:  # accepted just before the end
+                raise asyncio.CancelledError
             await self._pass_on(near_reader, near)
         except asyncio.CancelledError:
-            pass  # by reset() or close(): asyncio's server would log a task that ends cancelled
+            # by reset() or close(), perhaps before the target was reached; not raised, since asyncio's server
+            # would log a task that ends cancelled
+            _send_rst(near)
         finally:
             self._tasks.discard(task)
 

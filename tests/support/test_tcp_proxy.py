@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from random import Random
@@ -189,3 +190,22 @@ async def test_its_end_ends_its_connections() -> None:
             await reader.readexactly(1)
         writer.close()
         assert proxy.open_connections == 0
+
+
+async def test_its_end_also_ends_who_waits_for_a_target_that_does_not_accept() -> None:
+    with socket.socket() as full:
+        full.bind(("127.0.0.1", 0))
+        full.listen(0)
+        fillers = [
+            await asyncio.open_connection(*full.getsockname())
+        ]  # the queue has place for one more at most
+        async with tcp_proxy(full.getsockname()) as proxy:
+            peers = [await asyncio.open_connection("127.0.0.1", proxy.port) for _ in range(3)]
+            while proxy.connections_made < len(peers):  # noqa: ASYNC110 - it counts, and tells nobody
+                await asyncio.sleep(0)
+        for reader, writer in peers:
+            with pytest.raises(ConnectionResetError):
+                await reader.readexactly(1)
+            writer.close()
+        for _, writer in fillers:
+            writer.close()

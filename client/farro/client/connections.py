@@ -82,7 +82,8 @@ class Connections:
         affinity = None if interface is None else interface.affinity
         number = cluster.owner_of(partition_of(grain_type, grain_key, cluster.partitions, affinity))
         connection = self._by_silo.get(number)
-        if connection is None and number in cluster.addresses:
+        if connection is None and self.gateway is not None and number in cluster.addresses:
+            # (without a gateway the supervisor dials, and the same silo would be dialled twice)
             self._reach(number, cluster.addresses[number])
         return connection
 

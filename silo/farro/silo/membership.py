@@ -28,8 +28,8 @@ log = logging.getLogger("farro.cluster")
 class Network:
     """How a silo is reached and reaches others; by itself: over sockets.
 
-    ``gateway`` makes what listens, with :class:`Gateway`'s arguments; ``dial`` opens a link to a peer (None: a
-    WebSocket); ``refuses(address)``: does that machine say that nobody listens there?
+    ``gateway`` makes what listens, with :class:`Gateway`'s arguments; ``dial`` opens a link to a peer (None:
+    a WebSocket); ``refuses(address)``: does that machine say that nobody listens there?
     """
 
     gateway: Callable[..., Gateway] = Gateway

@@ -16,7 +16,7 @@ def test_a_value_is_equal_hashed_and_shown_by_its_fields() -> None:
     assert hash(row) == hash(same)
     assert {row, same, other} == {row, other}
     assert repr(Verdict(Outcome.COMMITTED, 3)) == (
-        "Verdict(outcome=<Outcome.COMMITTED: 0>, version=3, settled=False, kept=(), reason='')"
+        "Verdict(outcome=<Outcome.COMMITTED: 0>, version=3, settled=False, kept=(), reason='', answer=None)"
     )
 
 

@@ -49,6 +49,7 @@ class Activation:
         "_writing",
         "baseline",
         "core",
+        "epoch",
         "grain",
         "id",
         "known",
@@ -71,6 +72,9 @@ class Activation:
         self.known = known
         self.id = grain_id
         self.partition = partition
+        # Kept from here on: a partition that is lost and taken again has other activations, and what this one
+        # still commits is refused.
+        self.epoch = core.ownership.epoch(partition)
         self.phase = Phase.LOADING
         self.grain: Grain[Any] | None = None
         self.version: int | None = None  # None: the row was not read yet (grains without state)

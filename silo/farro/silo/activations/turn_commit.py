@@ -74,7 +74,7 @@ def changes(
         request = effects.request
     return Commit(
         activation.partition,
-        core.ownership.epoch(activation.partition),
+        activation.epoch,
         where.type,
         where.key,
         grain,

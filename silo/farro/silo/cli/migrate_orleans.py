@@ -17,7 +17,7 @@ from farro.providers.contracts import Provider
 from farro.providers.errors import StoreMissing
 from farro.silo.cli.failing import BadUsage, Failed, one_line
 from farro.silo.cli.modules import load_grains
-from farro.silo.migration.importing import ImportReport, import_reminders, preview
+from farro.silo.migration.importing import ImportReport, check_alone, import_reminders, preview
 from farro.silo.migration.orleans_ids import KeyForm, Naming
 
 if TYPE_CHECKING:
@@ -92,7 +92,9 @@ async def import_from_orleans(asked: OrleansAsk, provider: Provider) -> None:
         table = await database.find(asked.schema)
         service_id, rows = _service(asked, table, await database.services(table))
         try:
-            partitions = await _opened(provider)  # before anything is changed: a silo may be on it
+            partitions = await _opened(provider)
+            if not asked.dry_run:
+                await check_alone(provider, SystemClock().now())  # before anything is changed anywhere
             table = await _upgraded(asked, database, table)
             report = await _run(asked, database, table, service_id, rows, provider, partitions)
         finally:

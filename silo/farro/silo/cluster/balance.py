@@ -55,11 +55,13 @@ class Plan:
     """What one silo ought to do about its partitions, each ascending but ``take``.
 
     ``take``: free ones whose target it is, those that calls wait for first.  ``hand_over``: owned ones
-    whose target is another silo.
+    whose target is another silo.  ``let_go``: those that the store has under its number although it serves
+    them no more (an answer was lost), and that ought to live elsewhere.
     """
 
     take: list[int]
     hand_over: list[int]
+    let_go: list[int]
 
 
 def plan(rows: ClusterRows, number: int, owned: frozenset[int], wanted: frozenset[int]) -> Plan:
@@ -73,7 +75,12 @@ def plan(rows: ClusterRows, number: int, owned: frozenset[int], wanted: frozense
     ]
     take.sort(key=lambda p: (p not in wanted, p))
     hand_over = [p for p in sorted(owned) if targets[p] not in (0, number)]
-    return Plan(take, hand_over)
+    let_go = [
+        p
+        for p, owner in enumerate(rows.owners)
+        if owner == number and p not in owned and targets[p] not in (0, number)
+    ]
+    return Plan(take, hand_over, let_go)
 
 
 def shares(owners: Sequence[int]) -> dict[int, int]:

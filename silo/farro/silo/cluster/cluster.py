@@ -343,11 +343,14 @@ class Cluster:
         return await death.is_proven(silo, self._provider, self._refuses)
 
     async def _take(self) -> bool:
-        """Take what is free and ought to be one's own; was there anything?"""
+        """Take what is free and ought to be one's own, let go what neither is; was there anything?"""
+        plan = self._plan()
+        if plan.let_go:
+            await self._partitions.let_go(plan.let_go)
+            return True
         if self.draining or self._lease.stage(self._loop.time()) is not Stage.HEALTHY:
             return False
-        take = self._plan().take
-        return bool(take) and await self._partitions.take(take, self._rows.epochs) > 0
+        return bool(plan.take) and await self._partitions.take(plan.take, self._rows.epochs) > 0
 
     def _plan(self) -> balance.Plan:
         return balance.plan(self._rows, self.number, self._ownership.all(), self._router.held_partitions())

@@ -145,12 +145,21 @@ class Heartbeat:
         await self._members.close()
 
     async def _beat(self, number: int) -> None:
+        """Renew and tell, again and again.
+
+        Time in which this thread did not run either (the process was stopped, the machine slept) is no
+        silence of the loop's.
+        """
         stuck = False
+        silent_s, heard_at, ran_at = 0.0, self._answered_at, self._loop.time()
         while True:
             now = self._loop.time()
-            silent_s = now - self._answered_at
+            silent_s = (
+                0.0 if self._answered_at != heard_at else silent_s + min(now - ran_at, 2 * self._interval_s)
+            )
+            heard_at, ran_at = self._answered_at, now
             beat = Beat(number, now, error="the event loop did not answer")
-            if silent_s < self._lease_s * ANSWER_WITHIN or self._own_loop is self._loop:
+            if now - self._answered_at < self._lease_s * ANSWER_WITHIN or self._own_loop is self._loop:
                 beat = await self._renewed(number, now)
             elif silent_s > self._lease_s * STUCK_AFTER and not stuck:
                 stuck = True

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from farro.client.clock import Clock
 from farro.providers.contracts import Provider
+from farro.providers.errors import OutcomeUnknown
 from farro.providers.members import ClusterRows
 from farro.silo.activations.catalog import Catalog
 from farro.silo.options import ClusterOptions
@@ -57,7 +58,8 @@ class Partitions:
     async def hand_over(self, partitions: Sequence[int]) -> None:
         """Let what is awake there come to rest, free them in the store, forget them.
 
-        Calls that come meanwhile wait for the next owner.  Raises what the store raises; then they stay.
+        Calls that come meanwhile wait for the next owner.  Raises what the store raises; then they stay, but
+        after a lost answer.
         """
         going = frozenset(partitions)
         async with self._handing_over:
@@ -65,10 +67,17 @@ class Partitions:
             try:
                 await self._catalog.leave(going, self._options.hand_over_timeout.total_seconds())
                 await self._provider.release(self.number, sorted(going), self._clock.now())
+            except OutcomeUnknown:
+                self.forget(going)  # somebody else may own them by now; the next look says who does
+                raise
             except BaseException:
                 self._ownership.closing -= going
                 raise
             self.forget(going)
+
+    async def let_go(self, partitions: Sequence[int]) -> None:
+        """Free what the store has under this silo's number and the silo does not serve."""
+        await self._provider.release(self.number, partitions, self._clock.now())
 
     def forget(self, partitions: frozenset[int]) -> None:
         """They are another silo's, or nobody's."""

@@ -58,6 +58,7 @@ from farro.client.sockets import Socket
 from farro.silo.activations.invocation import Invocation
 from farro.silo.gateway.answers import as_farro_error, sendable_error
 from farro.silo.gateway.limits import GatewayOptions
+from farro.silo.placement import PARTITION_TYPE
 
 log = logging.getLogger("farro.gateway")
 
@@ -286,6 +287,8 @@ class Session:
             or self._in_flight_bytes > options.in_flight_bytes_max
         )
         problem = bad_target(grain_type, key, method)
+        if grain_type == PARTITION_TYPE and not self._from_peer:
+            problem = f"grain type {PARTITION_TYPE!r} is for the silos of a cluster alone"
         if full or self._stopping or problem is not None:
             if call_id > 0:
                 self._outbox.put(sendable_error(call_id, self._refusal(full, problem)))

@@ -78,8 +78,7 @@ async def import_reminders(
     Repeatable.  ``progress`` is told how many rows were read.  StoreInUse: a silo lives on the store.  Each
     page is one transaction: after an error the pages before it are in, and a second run finishes.
     """
-    silos = await provider.silos()
-    await _check_alone(provider, silos, now)
+    silos = await check_alone(provider, now)
     alive = max((silo.renewed_at for silo in silos), default=0)
     importer = (await provider.join(ADDRESS, now)).number
     try:
@@ -156,7 +155,9 @@ def _account(converted: Converted, verdict: Verdict, report: ImportReport) -> No
         report.count(converted, kept=converted.row.name in verdict.kept)
 
 
-async def _check_alone(provider: Provider, silos: Sequence[SiloRow], now: int) -> None:
+async def check_alone(provider: Provider, now: int) -> list[SiloRow]:
+    """The silos on record, none of which lives.  StoreInUse names one that does."""
+    silos = await provider.silos()
     living: list[int] = []
     for silo in silos:
         if not silo.status.is_member:
@@ -170,3 +171,4 @@ async def _check_alone(provider: Provider, silos: Sequence[SiloRow], now: int) -
     if living:
         numbers = ", ".join(map(str, living))
         raise StoreInUse(f"silo {numbers} lives on the store, or did a moment ago: stop it and import again")
+    return silos

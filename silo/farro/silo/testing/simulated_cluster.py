@@ -1,8 +1,8 @@
 """Real silos in simulated processes: one virtual time, one store, one network, and whatever may go wrong.
 
-A silo here is the whole runtime.  Only what lies outside its process is simulated: time, the way to the store,
-the network.  Its process can be killed (no good-bye), frozen and thawed in the middle of anything, cut off, or
-have its clock set.
+A silo here is the whole runtime.  Only what lies outside its process is simulated: time, the way to the
+store, the network.  Its process can be killed (no good-bye), frozen and thawed in the middle of anything, cut
+off, or have its clock set.
 """
 
 from __future__ import annotations
@@ -22,20 +22,22 @@ from farro.silo.membership import Network
 from farro.silo.options import SiloOptions
 from farro.silo.reminders.machine_load import MachineLoad
 from farro.silo.testing.simulated_network import CLOSED, End, Host, SimulatedNetwork
+from farro.silo.testing.simulated_provider import SimulatedProvider
 from farro.silo.testing.simulated_sockets import SimulatedGateway, WayOut
 from farro.silo.testing.simulated_store import SimulatedStore
 from farro.silo.testing.simulated_time import SimulatedClock, SimulatedLoop, Simulation
 
 MACHINE = MachineLoad(cpus=2.0, memory_load=0.5)
 DOOR = "/calls"
-"""Where simulated clients come in.  Their calls skip the gateway's frames, which the links between silos have."""
+"""Where simulated clients come in.  Their calls skip the gateway's frames, which the links between silos
+have."""
 
 CALM = SiloOptions(switch_interval=None, garbage_put_off=None, allow_insecure_bind=True)
 """Options that leave alone what belongs to the whole Python process."""
 
 
 class SimulatedSilo:
-    """One machine that runs a silo, or did: a crash leaves the place, and :meth:`start` begins another life."""
+    """One machine that runs a silo, or did: after a crash :meth:`start` begins another life."""
 
     def __init__(self, cluster: SimulatedCluster, index: int) -> None:
         self.cluster = cluster
@@ -69,7 +71,7 @@ class SimulatedSilo:
         cluster.skew_max_us = max(cluster.skew_max_us, abs(self.skew_us))
         self.loop = loop
         self.clock = SimulatedClock(cluster.simulation, self.skew_us, cluster.simulation.now_us)
-        self.provider = cluster.store.provider(loop)
+        self.provider = SimulatedProvider(cluster.store, loop)
         self.host = Host(self.address, loop)
         self.door = Host(self.address + DOOR, loop, self._accept)
         self.failure: str | None = None
@@ -211,7 +213,7 @@ class SimulatedClient:
         key: str,
         method: str,
         *args: Any,
-        timeout_s: float = 10.0,  # noqa: ASYNC109 - what a client's deadline is called
+        timeout_s: float = 10.0,
     ) -> Any:
         """Call a grain by way of the silo at ``address``.  Raises a :class:`FarroError`, as a client does."""
         sent = False
@@ -258,9 +260,10 @@ class SimulatedClient:
                     future.set_exception(SiloUnavailable(f"{address} closed the connection"))
             return
         call_id, result, error = message
-        _, future = self._pending.pop(call_id, (address, None))
-        if future is None or future.done():
+        found = self._pending.pop(call_id, None)
+        if found is None or found[1].done():
             return
+        future = found[1]
         if error is None:
             future.set_result(result)
         else:

@@ -2,10 +2,10 @@
 not there.
 
 A *host* is whoever listens at an address (``10.0.0.1:1``) or only calls out (``client-1``).  A *wire* is one
-open connection between two of them: what is sent on it arrives in order, after a delay.  A cut holds back what
-is sent in that direction, as a network does that loses every packet: both ends hear nothing, whatever is sent
-arrives when the cut is healed, unless somebody gave the wire up meanwhile.  A host that dies resets its wires:
-the other end hears of it, if the way is not cut.
+open connection between two of them: what is sent on it arrives in order, after a delay.  A cut holds back
+what is sent in that direction, as a network does that loses every packet: both ends hear nothing, whatever is
+sent arrives when the cut is healed, unless somebody gave the wire up meanwhile.  A host that dies resets its
+wires: the other end hears of it, if the way is not cut.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from farro.silo.testing.simulated_time import Simulation, SimulatedLoop
+from farro.silo.testing.simulated_time import SimulatedLoop, Simulation
 
 T = TypeVar("T")
 

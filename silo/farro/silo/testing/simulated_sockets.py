@@ -1,4 +1,4 @@
-"""What a simulated silo has instead of sockets: frames over a wire, a gateway that listens there, a way out."""
+"""What a simulated silo has instead of sockets: frames over a wire, a gateway there, a way out."""
 
 from __future__ import annotations
 

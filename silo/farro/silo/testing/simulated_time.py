@@ -1,11 +1,11 @@
 """Several event loops in one thread, on one virtual time: each is a process that may freeze or die.
 
 Theory of operation.  A :class:`Simulation` owns the time and everything that will happen: callbacks that are
-ready, in the order they became so, and a heap of what is set for later.  A :class:`SimulatedLoop` is an asyncio
-loop that keeps nothing itself and hands both to the simulation, which runs them one by one with that loop as
-the running one.  So a process is frozen at the only places where its state can be seen from outside, between
-two callbacks: what belongs to a frozen loop is kept for its thaw, what belongs to a dead one is dropped, and
-not one line of its code runs meanwhile, a ``finally`` included.
+ready, in the order they became so, and a heap of what is set for later.  A :class:`SimulatedLoop` is an
+asyncio loop that keeps nothing itself and hands both to the simulation, which runs them one by one with that
+loop as the running one.  So a process is frozen at the only places where its state can be seen from outside,
+between two callbacks: what belongs to a frozen loop is kept for its thaw, what belongs to a dead one is
+dropped, and not one line of its code runs meanwhile, a ``finally`` included.
 
 What stands between the processes (network, stores) is set with :meth:`Simulation.at` and runs in no loop.
 
@@ -48,7 +48,7 @@ EARLY_US = 0.05
 
 
 class Simulation:
-    """One virtual time, in microseconds from 0, and all that happens on it.  ``random`` is its only chance."""
+    """One virtual time, in microseconds from 0, and all that happens on it.  All chance is ``random``."""
 
     def __init__(self, seed: int | str = 0, start: datetime = DEFAULT_START) -> None:
         self.random = Random(seed)
@@ -96,7 +96,8 @@ class Simulation:
         self._run(until_us, task)
         if not task.done():
             raise VirtualTimeError(f"{loop.name}: the main task has not ended at {self.now_us / 1e6:g} s")
-        return task.result()
+        answer: T = task.result()
+        return answer
 
     def _run(self, until_us: int | None, task: asyncio.Task[Any] | None) -> None:
         """Run what is ready, then move on to the next instant, until ``task`` is done or nothing is left."""
@@ -214,7 +215,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return asyncio._get_running_loop() is self
 
     def call_soon(
-        self, callback: Callable[[Unpack[Ts]], object], *args: Unpack[Ts], context: Context | None = None
+        self, callback: Callable[[Unpack[Ts]], object], *args: *Ts, context: Context | None = None
     ) -> asyncio.Handle:
         handle = asyncio.Handle(callback, args, self, context)
         if not self.dead:
@@ -227,7 +228,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self,
         when: float,
         callback: Callable[[Unpack[Ts]], object],
-        *args: Unpack[Ts],
+        *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         timer = asyncio.TimerHandle(when, callback, args, self, context)
@@ -242,7 +243,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self,
         delay: float,
         callback: Callable[[Unpack[Ts]], object],
-        *args: Unpack[Ts],
+        *args: *Ts,
         context: Context | None = None,
     ) -> asyncio.TimerHandle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
@@ -252,10 +253,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         error = context.get("exception")
         self.simulation.failures.append(f"{self.name}: {context.get('message')}: {error!r}")
 
-    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> NoReturn:
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., Any], *args: Any
+    ) -> NoReturn:
         raise VirtualTimeError(f"{self.name}: a thread is no part of a simulation: {func!r}")
 
-    async def shutdown_default_executor(self, timeout: float | None = None) -> None:
+    async def shutdown_default_executor(self, *args: Any, **options: Any) -> None:
         """There is none."""
 
     @contextmanager

@@ -19,6 +19,7 @@ from farro.client.errors import (
 )
 from farro.providers.rows import Commit, GrainWrite, Outcome
 from farro.silo.grains.grain import Grain
+from farro.silo.ownership import Owned
 from farro.silo.testing.faulty_provider import Fault
 from farro.silo.testing.virtual_time import VirtualClock
 from tests.unit.silo.kit import Bell, World, s
@@ -239,6 +240,26 @@ async def test_a_fenced_commit_changed_nothing_and_may_be_sent_again(world: Worl
         await world.do("b", note(2))
     assert (raised.value.turn_ran, raised.value.retry_safe) == (False, True)
     await world.store.inner.leave(other, world.clock.now())
+    assert await truth(world) == (1, ["1"])
+
+
+async def test_a_turn_that_outlives_its_ownership_commits_nothing_under_the_next_one(world: World) -> None:
+    gate = asyncio.Event()
+
+    async def wait(bell: Bell) -> None:
+        bell.state.note = "too late"
+        await gate.wait()
+
+    await world.do("b", note(1))
+    slow = asyncio.ensure_future(world.do("b", wait))
+    await asyncio.sleep(1)
+    ownership, now = world.silo.rooms.core.ownership, world.clock.now()
+    partition = ownership.partition_of("bell", "b")
+    (taken,) = await world.store.inner.take(world.silo.number, [partition], now)
+    ownership.take(partition, Owned(taken.epoch, now, now))
+    gate.set()
+    with pytest.raises(Fenced):
+        await slow
     assert await truth(world) == (1, ["1"])
 
 

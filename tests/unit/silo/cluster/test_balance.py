@@ -69,3 +69,13 @@ def test_a_draining_silo_hands_everything_over_and_takes_nothing() -> None:
 def test_the_last_silo_that_drains_has_nobody_to_hand_over_to() -> None:
     found = plan(rows({7: SiloStatus.DRAINING}, [7, 7]), 7, frozenset({0, 1}), frozenset())
     assert found.hand_over == []
+
+
+def test_what_the_store_has_under_the_number_of_a_silo_that_does_not_serve_it_is_let_go_or_taken_again() -> (
+    None
+):
+    silos = {7: SiloStatus.DRAINING, 8: SiloStatus.ACTIVE}
+    found = plan(rows(silos, [7, 7, 8, 0]), 7, frozenset({0}), frozenset())
+    assert (found.let_go, found.hand_over) == ([1], [0])
+    alone = plan(rows({7: SiloStatus.ACTIVE}, [7, 7, 7, 7]), 7, frozenset({0}), frozenset())
+    assert (alone.let_go, alone.take) == ([], [1, 2, 3])

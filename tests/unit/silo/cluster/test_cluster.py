@@ -168,3 +168,15 @@ async def test_every_silo_killed_and_one_started_again_serves_all() -> None:
         assert again.cluster.figures().partitions == 64
         for key in ("a", "b", "c", "d"):
             assert await again.grain(Count, key).add(1) == 2
+
+
+async def test_a_hand_over_whose_answer_was_lost_leaves_no_partition_without_an_owner() -> None:
+    async with town(2) as made:
+        leaving, staying = made.silos
+        made.stores[leaving].fail("release", Fault.LOST_AFTER, Fault.LOST_BEFORE)
+        key = made.key_of(leaving)
+        assert await staying.grain(Count, key).add(1) == 1
+        await made.join()
+        await made.balanced()
+        assert made.stores[leaving].calls["release"] >= 3
+        assert await staying.grain(Count, key).add(1) == 2
