@@ -22,6 +22,7 @@ class Evidence:
     history: History
     signs: dict[int, list[tuple[int, int]]]  # of life, as stored: true time, silo's time
     renewed: dict[int, list[int]]
+    acknowledged: dict[int, list[int]]  # when each silo sent the renewals that it knows were taken
     reminders: list[ReminderRow]  # as they stand at the end
     lease_s: float
     grace_us: int  # of missed ticks

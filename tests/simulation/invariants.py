@@ -235,6 +235,7 @@ def broken(cluster: SimulatedCluster, history: History) -> list[str]:
         history=history,
         signs=cluster.store.signs,
         renewed=cluster.store.renewed,
+        acknowledged=cluster.store.acknowledged,
         reminders=[row for rows in service.reminders.values() for row in rows.values()],
         lease_s=cluster.options.cluster.lease.total_seconds(),
         grace_us=int(reminders.missed_grace.total_seconds() * SECOND_US),

@@ -6,9 +6,10 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from farro.providers.rows import DeleteOperation, DeleteReminder, PutReminder, ReminderRow
+from farro.silo.cluster.lease import FREEZE_AT
 from farro.silo.schedules.schedule import count_between
 from farro.silo.testing.simulated_store import Committed, Taken
-from tests.simulation.evidence import SYSTEM, Evidence, Owners, grain_of, named, when
+from tests.simulation.evidence import SECOND_US, SYSTEM, Evidence, Owners, grain_of, named, when
 
 MISSED_SKIPS = (1, 2)  # SKIP and NOTIFY
 FIRE_ALL = 3
@@ -100,7 +101,8 @@ def what_is_passed_over_is_accounted_for(evidence: Evidence) -> Iterator[str]:
 
 def only_absence_makes_missed(evidence: Evidence) -> Iterator[str]:
     """An occurrence is passed over without a tick only if nobody was there: it fell due later than the grace
-    after the last sign of life of its partition's owner, or while a clock was set forward."""
+    after the last sign of life of its partition's owner, while that one was frozen (it did not know its signs
+    to be taken), or while a clock was set forward."""
     signs = {silo: [stored for _, stored in rows] for silo, rows in evidence.signs.items()}
     owners: dict[int, list[Taken]] = {}
     for item in evidence.log:
@@ -123,18 +125,20 @@ def only_absence_makes_missed(evidence: Evidence) -> Iterator[str]:
         if row.action not in MISSED_SKIPS:
             yield f"{when(evidence, item.at)} {named(row)} was passed over under action {row.action}"
         elif not evidence.history.cluster.clocks_were_set and _was_there(
-            row.next_due_at, owners[item.commit.partition], signs, evidence.grace_us, evidence.skew_us
+            evidence, row.next_due_at, owners[item.commit.partition], signs
         ):
             yield f"{when(evidence, item.at)} {named(row)} was passed over; its owner was there"
 
 
-def _was_there(
-    due: int, taken: list[Taken], signs: dict[int, list[int]], grace_us: int, skew_us: int
-) -> bool:
-    """Did whoever owned the partition live when something fell due?"""
+def _was_there(evidence: Evidence, due: int, taken: list[Taken], signs: dict[int, list[int]]) -> bool:
+    """Did whoever owned the partition live, and trust its lease, when something fell due?"""
+    grace_us, skew_us = evidence.grace_us, evidence.skew_us
+    trusts_us = int(FREEZE_AT * evidence.lease_s * SECOND_US)
     for index, each in enumerate(taken):
-        until = taken[index + 1].at if index + 1 < len(taken) else None
+        until = _given_up_at(taken[index + 1]) if index + 1 < len(taken) else None
         if each.at - skew_us > due or (until is not None and until + skew_us < due):
+            continue
+        if not any(at <= due < at + trusts_us - skew_us for at in evidence.acknowledged.get(each.silo, [])):
             continue
         stored = signs.get(each.silo, [])
         later = [sign for sign in stored if due + skew_us < sign and (until is None or sign < until)]
@@ -143,6 +147,13 @@ def _was_there(
             if place and due - stored[place - 1] <= grace_us - skew_us:
                 return True
     return False
+
+
+def _given_up_at(following: Taken) -> int:
+    """When the owner before gave the partition up: it may have been nobody's for a while."""
+    if following.before or following.previous_alive_at is None:
+        return following.at
+    return min(following.at, following.previous_alive_at)
 
 
 def a_cancel_holds(evidence: Evidence) -> Iterator[str]:

@@ -80,3 +80,8 @@ def from_us(us: int) -> datetime:
 def duration_us(duration: timedelta) -> int:
     """A timedelta in whole microseconds, exactly."""
     return duration // MICROSECOND
+
+
+def loop_us(clock: Clock, loop_s: float) -> int:
+    """Schedule microseconds that pass in so many seconds of loop time."""
+    return int(loop_s * 1e6 / clock.loop_seconds(1_000_000))

@@ -18,7 +18,7 @@ import math
 from collections.abc import Callable
 from random import Random
 
-from farro.client.clock import Clock
+from farro.client.clock import Clock, loop_us
 from farro.client.cluster_map import ClusterMap
 from farro.client.errors import SiloStopping
 from farro.providers.contracts import Provider
@@ -28,7 +28,7 @@ from farro.silo.activations.core import Core
 from farro.silo.activations.invocation import Invocation
 from farro.silo.cluster import balance, death
 from farro.silo.cluster.heartbeat import Beat, Heartbeat
-from farro.silo.cluster.lease import Lease, Stage
+from farro.silo.cluster.lease import SUSPECT_AT, Lease, Stage
 from farro.silo.cluster.links import Dial, Links
 from farro.silo.cluster.observing import Observer
 from farro.silo.cluster.partitions import Partitions
@@ -202,13 +202,15 @@ class Cluster:
             return
         cut_off = self._lease.stage(self._loop.time()) is not Stage.HEALTHY
         was_frozen = self._stage is Stage.FROZEN or self._loop.time() >= self._core.frozen_from
-        alive_until, self._renewed_at = self._renewed_at, self._clock.now()
+        renewed_at, self._renewed_at = self._renewed_at, self._clock.now()
         self._trust(beat.sent_at)
         if cut_off:
             self._observer.start_over(self._loop.time())
         if was_frozen:
             log.warning("silo %d could renew again and goes on", self.number)
-            self._partitions.begin_anew(alive_until)
+            # what fell due before it became suspect was served, and may be under way
+            served_until = renewed_at + loop_us(self._clock, SUSPECT_AT * self._lease_s)
+            self._partitions.begin_anew(served_until)
             self._router.go_on()
         if beat.view != self._rows.view or was_frozen or self._others(self._rows):
             self._asked.set()

@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import partial
 from random import Random
 
-from farro.client.clock import Clock, duration_us
+from farro.client.clock import Clock, duration_us, loop_us
 from farro.client.codec import Codec
 from farro.client.errors import (
     CommitOutcomeUnknown,
@@ -38,7 +38,6 @@ from farro.silo.reminders.due_queue import Entry, Key
 from farro.silo.reminders.held import HeldReminders
 from farro.silo.reminders.judging import UNKNOWN_TYPE_WAIT, Judging
 from farro.silo.reminders.permits import Permits
-from farro.silo.reminders.refill import loop_us
 from farro.silo.reminders.repair import repaired
 from farro.silo.reminders.ticks import TickInFlight, missed_event
 from farro.silo.schedules.missed import NOTE_CHARACTERS_MAX, Skip, progress_of, settle_failed

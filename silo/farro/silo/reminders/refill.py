@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from datetime import timedelta
 
-from farro.client.clock import Clock, duration_us
+from farro.client.clock import Clock, duration_us, loop_us
 from farro.client.reminders import ReminderPriority
 from farro.providers.contracts import Provider
 from farro.providers.errors import StoreError
@@ -200,8 +200,3 @@ class Refill:
         finally:
             self._held.read_over()
         self._kick()
-
-
-def loop_us(clock: Clock, loop_s: float) -> int:
-    """Schedule microseconds that pass in so many seconds of loop time."""
-    return int(loop_s * 1e6 / clock.loop_seconds(1_000_000))

@@ -288,7 +288,12 @@ class _SimulatedMembers(FaultyMembers):
         self._handle = handle
 
     async def renew(self, number: int, now: int, load: int = 0) -> int | None:
-        return await self._provider.renew_by(self._handle, number, now, load)
+        store = self._provider._store
+        sent_at = store.simulation.wall_us
+        view = await self._provider.renew_by(self._handle, number, now, load)
+        if view is not None:
+            store.acknowledged.setdefault(number, []).append(sent_at)
+        return view
 
     async def take(
         self, number: int, partitions: Sequence[int], now: int, epochs: Sequence[int] | None = None

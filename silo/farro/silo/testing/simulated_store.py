@@ -80,6 +80,7 @@ class SimulatedStore:
         self.log: list[Entry] = []
         self.signs: dict[int, list[tuple[int, int]]] = {}  # silo: (true time, what it stored)
         self.renewed: dict[int, list[int]] = {}  # silo: when a renewal of it was counted
+        self.acknowledged: dict[int, list[int]] = {}  # silo: when it sent a renewal whose answer it has heard
         self.down = False
         self.stragglers: list[Straggler] = []
         self.drop_sessions: list[Callable[[], None]] = []  # of each process that connects
