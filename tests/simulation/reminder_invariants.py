@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 
 from farro.providers.rows import DeleteOperation, DeleteReminder, PutReminder, ReminderRow
-from farro.silo.cluster.lease import FREEZE_AT
+from farro.silo.cluster.lease import SUSPECT_AT
 from farro.silo.schedules.schedule import count_between
 from farro.silo.testing.simulated_store import Committed, Taken
 from tests.simulation.evidence import SECOND_US, SYSTEM, Evidence, Owners, grain_of, named, when
@@ -133,7 +133,7 @@ def only_absence_makes_missed(evidence: Evidence) -> Iterator[str]:
 def _was_there(evidence: Evidence, due: int, taken: list[Taken], signs: dict[int, list[int]]) -> bool:
     """Did whoever owned the partition live, and trust its lease, when something fell due?"""
     grace_us, skew_us = evidence.grace_us, evidence.skew_us
-    trusts_us = int(FREEZE_AT * evidence.lease_s * SECOND_US)
+    trusts_us = int(SUSPECT_AT * evidence.lease_s * SECOND_US)
     for index, each in enumerate(taken):
         until = _given_up_at(taken[index + 1]) if index + 1 < len(taken) else None
         if each.at - skew_us > due or (until is not None and until + skew_us < due):

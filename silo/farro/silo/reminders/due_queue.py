@@ -37,6 +37,7 @@ WAITING, READY, PARKED, OUT = Stage  # plain names: a tick passes through here s
 class Entry:
     """One reminder that is due soon or now.  ``stale``: read its row again before delivering it.
 
+    ``edited``: its row changed in ways unknown here while its tick was out.
     ``aged``: it has waited so long that no higher priority takes its place in the bucket.
     """
 
@@ -44,6 +45,7 @@ class Entry:
         "aged",
         "dead",
         "due_at",
+        "edited",
         "go_on",
         "key",
         "lane",
@@ -66,6 +68,7 @@ class Entry:
         self.stamp = 0
         self.dead = False
         self.stale = False
+        self.edited = False
 
     @property
     def place(self) -> int:

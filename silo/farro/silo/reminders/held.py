@@ -241,6 +241,11 @@ class HeldReminders:
             self.queue.kill(entry)
         else:
             self._no_room(self.queue.replace(moved(row, progress), progress.wake_at))
+            following = self.queue.get(key)
+            if following is not None:
+                following.stale = (
+                    entry.edited
+                )  # the read that was to tell of the edit may know nothing of this
 
     def _put(self, row: ReminderRow, mode: PutMode, verdict: Verdict) -> list[Key]:
         key = (row.grain_type, row.grain_key, row.name)
@@ -254,8 +259,9 @@ class HeldReminders:
         """The row changed in ways that were not computed here: it is read again before it fires."""
         self._note(key)
         entry = self.queue.get(key)
-        if entry is not None and entry.stage is not Stage.OUT:
-            entry.stale = True
+        if entry is not None:
+            entry.stale = entry.stage is not Stage.OUT
+            entry.edited = not entry.stale
         return key
 
     def _forget(self, key: Key) -> None:

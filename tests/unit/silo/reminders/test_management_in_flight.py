@@ -307,3 +307,23 @@ async def test_a_schedule_that_cannot_be_read_is_an_error_of_the_verb_that_needs
             await getattr(world.silo.reminders, verb)(B, "ring")
     await world.silo.reminders.pause(B, "ring")
     await world.silo.reminders.delete(B, "ring")
+
+
+async def test_an_edit_whose_row_is_read_while_the_tick_settles_counts_from_the_next_tick_on(
+    world: World,
+) -> None:
+    gate = asyncio.Event()
+    world.handler = lambda bell: gate.wait()
+    await world.do("b", lambda bell: bell.schedule(bell.ring, every=s(1)))
+    await asyncio.sleep(1.5)
+    world.store.delay("reminder", 0.0, answer=0.5)  # it is read before the tick settles and told after
+    await world.store.inner.load([])
+    edit = asyncio.ensure_future(world.silo.reminders.set_action(B, "ring", SKIP))
+    await asyncio.sleep(0.75)
+    gate.set()
+    await edit
+    world.store.delay("reminder", 0.0)
+    await asyncio.sleep(3)
+    assert world.silo.rooms.reminders is not None
+    entry = world.silo.rooms.reminders.held.queue.get(("bell", "b", "ring"))
+    assert entry is not None and entry.row.action == SKIP
