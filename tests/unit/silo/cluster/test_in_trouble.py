@@ -1,0 +1,50 @@
+"""What goes wrong around a cluster at the worst moment: the store, a provider, a stop beside a start."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from functools import partial
+
+import pytest
+
+from farro.providers.memory import MemoryProvider
+from farro.silo.host import Silo
+from farro.silo.testing.faulty_provider import FaultyProvider
+from tests.unit.silo.cluster.cluster_kit import QUICK, Count, town, until
+
+
+def heartbeats() -> list[threading.Thread]:
+    return [each for each in threading.enumerate() if each.name == "farro heartbeat"]
+
+
+async def test_a_second_stop_beside_the_first_waits_for_it() -> None:
+    async with town(2) as made:
+        silo = made.silos.pop()
+        await asyncio.gather(silo.stop(), silo.stop())
+        await silo.stop()
+
+
+async def test_stop_beside_a_start_ends_it() -> None:
+    async with town() as made:
+        for verb in ("join", "set_status", "cluster", "take"):
+            before = len(heartbeats())
+            store = FaultyProvider(MemoryProvider(made.memory))
+            silo = Silo([Count], store, "127.0.0.1:0", options=QUICK)
+            store.freeze(verb)
+            start = asyncio.create_task(silo.start())
+            await until(partial(store.calls.get, verb), f"it waits for {verb}")
+            async with asyncio.timeout(5):
+                await asyncio.gather(silo.stop(), silo.stop())
+            assert len(heartbeats()) == before
+            with pytest.raises(RuntimeError, match="was stopped while it started"):
+                await start
+
+
+async def test_a_good_bye_that_the_store_does_not_answer_holds_no_stop_up() -> None:
+    async with town(1) as made:
+        silo = made.silos.pop()
+        made.stores[silo].freeze("leave")
+        async with asyncio.timeout(5):
+            await silo.stop()
+        assert not heartbeats()
