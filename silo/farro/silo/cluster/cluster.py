@@ -169,6 +169,8 @@ class Cluster:
             log.warning("%d partitions were not handed over in %g s", len(self._ownership.all()), limit_s)
         except StoreError as error:
             log.warning("the store does not take the hand-over: %s", error)
+        finally:
+            self._router.go_on()
 
     async def close(self) -> None:
         """Look no more.  Calls that wait for another silo fail."""
@@ -209,6 +211,7 @@ class Cluster:
         if was_frozen:
             log.warning("silo %d could renew again and goes on", self.number)
             self._partitions.begin_anew(alive_until)
+        if cut_off or was_frozen:
             self._router.go_on()
         if beat.view != self._rows.view or was_frozen or self._others(self._rows):
             self._asked.set()

@@ -10,12 +10,26 @@ import pytest
 
 from farro.providers.memory import MemoryProvider
 from farro.silo.host import Silo
-from farro.silo.testing.faulty_provider import FaultyProvider
+from farro.silo.testing.faulty_provider import Fault, FaultyProvider
 from tests.unit.silo.cluster.cluster_kit import QUICK, Count, town, until
 
 
 def heartbeats() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name == "farro heartbeat"]
+
+
+async def test_a_call_for_a_sleeping_grain_goes_on_as_soon_as_the_silo_is_trusted_again() -> None:
+    async with town(1) as made:
+        (silo,) = made.silos
+        store = made.stores[silo]
+        store.policy = lambda verb: Fault.UNAVAILABLE if verb in ("renew", "cluster") else None
+        await until(lambda: silo.cluster.figures().stage == "suspect", "suspect")
+        held = asyncio.create_task(silo.grain(Count, "asleep").add(1))
+        await until(lambda: silo.cluster.figures().calls_held == 1, "the call is held")
+        store.policy = lambda verb: None
+        await until(lambda: silo.cluster.figures().stage == "healthy", "healthy")
+        async with asyncio.timeout(2):
+            assert await held == 1
 
 
 async def test_a_second_stop_beside_the_first_waits_for_it() -> None:
