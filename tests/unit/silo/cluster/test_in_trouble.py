@@ -62,3 +62,17 @@ async def test_a_good_bye_that_the_store_does_not_answer_holds_no_stop_up() -> N
         async with asyncio.timeout(5):
             await silo.stop()
         assert not heartbeats()
+
+
+async def test_a_partition_whose_release_got_no_answer_is_served_no_more_until_it_is_another_silos() -> None:
+    async with town(1) as made:
+        (silo,) = made.silos
+        store, owned = made.stores[silo], silo.rooms.core.ownership
+        store.fail("release", Fault.LOST_AFTER, Fault.LOST_BEFORE, Fault.LOST_AFTER)
+        other = await made.join()
+        while other.cluster.figures().partitions < 28:
+            owners = (await store.inner.cluster()).owners
+            assert not [each for each in range(64) if owned.serves(each) and owners[each] != silo.number]
+            await asyncio.sleep(0.001)
+        await made.balanced()
+        assert store.calls["release"] > 3
