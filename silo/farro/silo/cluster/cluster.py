@@ -103,6 +103,8 @@ class Cluster:
         self._suspected: set[int] = set()
         self._asked = asyncio.Event()
         self._moving = False
+        self._joining = False  # anew, or never again
+        self._died = 0  # the number under which it was taken for dead
         self._published = 0
         self._router.on_stale = self.news
         core.catalog.elsewhere = self._elsewhere
@@ -195,12 +197,17 @@ class Cluster:
 
     def heard(self, beat: Beat) -> None:
         """The heartbeat's answer."""
+        if self._tasks.stopping:
+            return
         if beat.error is not None:
             log.info("silo %d could not renew: %s", beat.number, beat.error)
             self._asked.set()  # the look finds out whether the store is silent or another one
             return
         if beat.view is None:
-            self._tasks.start(self._join_again(), "join again")
+            self._died = beat.number
+            if not self._joining:
+                self._joining = True
+                self._tasks.start(self._join_again(), "join again")
             return
         cut_off = self._lease.stage(self._loop.time()) is not Stage.HEALTHY
         was_frozen = self._stage is Stage.FROZEN or self._loop.time() >= self._core.frozen_from
@@ -269,20 +276,42 @@ class Cluster:
         """The store counts this silo among the dead: all it owned is somebody else's."""
         log.warning("silo %d was taken for dead; it joins again under a new number", self.number)
         self._partitions.forget(self._ownership.all())
+        joined = False
         while True:
             try:
-                row = await self._heartbeat.join(self.row.address)
-                await self._provider.set_status(row.number, SiloStatus.ACTIVE, self._clock.now())
-                break
+                if not joined:
+                    sent_at = self._loop.time()
+                    self._go_by(await self._heartbeat.join(self.row.address))
+                    self._trust(sent_at)
+                    joined = True
+                if not self.row.address:
+                    await self.check_alone()
+                status = SiloStatus.DRAINING if self.draining else SiloStatus.ACTIVE
+                joined = await self._provider.set_status(self.number, status, self._clock.now())
+                if joined and self._died != self.number:
+                    break
+                joined = False
+            except StoreChanged as error:
+                self._core.committer.on_dispossessed(str(error))
+                return
+            except StoreInUse as error:
+                self._core.committer.on_dispossessed(str(error))
+                await self._provider.leave(self.number, self._clock.now())
+                return
             except StoreError as error:
                 log.warning("cannot join again yet: %s", error)
-                await asyncio.sleep(JOIN_AGAIN_S)
+            except Exception:  # a fault in a provider, as in the heartbeat
+                log.exception("the provider failed while the silo joined again; it goes on trying")
+            await asyncio.sleep(JOIN_AGAIN_S)
+        self._joining = False
+        self._asked.set()
+
+    def _go_by(self, row: SiloRow) -> None:
+        """Take a new number."""
         self.row = row
         self._observer = Observer(row.number, self._lease_s)
         self._partitions.number = self._core.committer.owner = row.number
         self._links.number = self._router.number = row.number
-        self._trust(self._loop.time())
-        self._asked.set()
 
     # ---- tending
 
@@ -297,8 +326,12 @@ class Cluster:
                 return
             except StoreError as error:
                 log.warning("the cluster cannot be looked at: %s", error)
-                await asyncio.sleep(TROUBLE_S)
-                self._asked.set()
+            except Exception:  # a fault in a provider, as in the heartbeat
+                log.exception("a look at the cluster failed; the next one comes")
+            else:
+                continue
+            await asyncio.sleep(TROUBLE_S)
+            self._asked.set()
 
     async def _tend(self) -> None:
         """Look and act until there is nothing to do, then tell everybody what is."""

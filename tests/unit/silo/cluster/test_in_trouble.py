@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from farro.providers.memory import MemoryProvider
+from farro.silo import membership
 from farro.silo.host import Silo
 from farro.silo.testing.faulty_provider import Fault, FaultyProvider
 from tests.unit.silo.cluster.cluster_kit import QUICK, Count, town, until
@@ -55,6 +56,79 @@ async def test_stop_beside_a_start_ends_it() -> None:
                 await start
 
 
+async def test_a_provider_that_raises_anything_ends_no_tending() -> None:
+    async with town(2) as made:
+        silo, other = made.silos
+        store = made.stores[silo]
+
+        def fault(verb: str) -> None:
+            if verb == "cluster":
+                raise ZeroDivisionError("a fault in a provider")
+
+        store.policy = fault
+        await asyncio.sleep(0.5)
+        store.policy = lambda verb: None
+        await made.crash(other)
+        await until(lambda: silo.cluster.figures().partitions == 64, "taken over")
+
+
+async def test_a_provider_that_raises_anything_ends_no_rejoining() -> None:
+    async with town(2) as made:
+        silo, _ = made.silos
+        store, number = made.stores[silo], silo.number
+        failed: list[str] = []
+
+        def fault(verb: str) -> None:
+            if verb in ("join", "set_status") and len(failed) < 3:
+                failed.append(verb)
+                raise ZeroDivisionError("a fault in a provider")
+
+        store.policy = fault
+        await store.inner.leave(number, 0)
+        await until(lambda: silo.number != number, "joined again")
+        await made.balanced()
+
+
+async def test_a_silo_that_drains_joins_again_without_being_given_partitions() -> None:
+    async with town(2) as made:
+        silo, other = made.silos
+        store, number = made.stores[silo], silo.number
+        silo.cluster.draining = True
+        await store.inner.leave(number, 0)
+        await until(lambda: silo.number != number, "joined again")
+        await until(lambda: other.cluster.figures().partitions == 64, "all taken")
+
+
+async def test_a_silo_that_joined_again_does_not_dial_itself() -> None:
+    async with town(2) as made:
+        silo, other = made.silos
+        store, number = made.stores[silo], silo.number
+        store.freeze("set_status")
+        await store.inner.leave(number, 0)
+        await store.until_frozen("set_status")
+        await asyncio.sleep(0.6)
+        store.thaw()
+        await until(lambda: silo.number != number, "joined again")
+        await made.balanced()
+        assert sorted(silo.cluster._links._tending) == [other.number]
+
+
+async def test_a_silo_without_an_address_that_was_taken_for_dead_makes_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(membership, "ALONE_RENEW_S", 0.3)
+    async with town() as made:
+        alone = await made.join(listen=None)
+        failures: list[str] = []
+        alone.on_failure(failures.append)
+        await made.stores[alone].inner.leave(alone.number, 0)
+        other = await made.join()
+        await until(lambda: failures, "it gives up")
+        await until(lambda: not other.cluster.has_peers, "it is no member")
+        assert other.cluster.figures().partitions == 64
+        assert await other.grain(Count, "a").add(1) == 1
+
+
 async def test_a_good_bye_that_the_store_does_not_answer_holds_no_stop_up() -> None:
     async with town(1) as made:
         silo = made.silos.pop()
@@ -62,6 +136,17 @@ async def test_a_good_bye_that_the_store_does_not_answer_holds_no_stop_up() -> N
         async with asyncio.timeout(5):
             await silo.stop()
         assert not heartbeats()
+
+
+async def test_a_beat_after_the_cluster_room_closed_joins_nothing_again() -> None:
+    async with town(1) as made:
+        silo = made.silos.pop()
+        store, number = made.stores[silo], silo.number
+        await silo.cluster.close()
+        await store.inner.leave(number, 0)
+        await asyncio.sleep(0.6)
+        assert [row.number for row in await store.inner.silos()] == [number]
+        await silo.stop()
 
 
 async def test_a_partition_whose_release_got_no_answer_is_served_no_more_until_it_is_another_silos() -> None:
