@@ -41,6 +41,7 @@ from farro.silo.tasks import TaskOwner
 log = logging.getLogger("farro.cluster")
 
 ROUNDS_MAX = 4  # of looking and acting in one go; the next look is a second away at most
+LOOK_PAUSE_S = 0.005  # between looks: whoever tells news that the store does not know makes no storm of them
 TROUBLE_S = 0.2  # after the store did not answer
 JOIN_AGAIN_S = 0.5
 OPEN_LOOK_S = 0.1  # between two looks of a start that waits for the partitions of the dead
@@ -329,6 +330,7 @@ class Cluster:
             except Exception:  # a fault in a provider, as in the heartbeat
                 log.exception("a look at the cluster failed; the next one comes")
             else:
+                await asyncio.sleep(LOOK_PAUSE_S)
                 continue
             await asyncio.sleep(TROUBLE_S)
             self._asked.set()

@@ -161,3 +161,14 @@ async def test_a_partition_whose_release_got_no_answer_is_served_no_more_until_i
             await asyncio.sleep(0.001)
         await made.balanced()
         assert store.calls["release"] > 3
+
+
+async def test_news_of_a_view_that_the_store_does_not_know_makes_no_storm_of_looks() -> None:
+    async with town(2) as made:
+        silo = made.silos[0]
+        looks = made.stores[silo].calls
+        before, until_then = looks["cluster"], asyncio.get_running_loop().time() + 0.5
+        while asyncio.get_running_loop().time() < until_then:
+            silo.cluster.news(1 << 62)
+            await asyncio.sleep(0)
+        assert looks["cluster"] - before <= 150
