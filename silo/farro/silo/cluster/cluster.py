@@ -378,7 +378,11 @@ class Cluster:
         return buried
 
     async def _is_dead(self, silo: SiloRow) -> bool:
-        return await death.is_proven(silo, self._provider, self._refuses)
+        return await death.is_proven(silo, self._provider, self._nobody_else_at)
+
+    async def _nobody_else_at(self, address: str) -> bool:
+        """At the silo's own address nobody else listens: who had it before has ended."""
+        return address == self.row.address or await self._refuses(address)
 
     async def _take(self) -> bool:
         """Take what is free and ought to be one's own; was there anything?"""

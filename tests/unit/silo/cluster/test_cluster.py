@@ -109,6 +109,15 @@ async def test_what_a_crashed_silo_owned_is_taken_over_at_once() -> None:
         assert (await rows(made))[number] is SiloStatus.DEAD
 
 
+async def test_a_silo_that_crashed_and_starts_again_at_its_address_has_everything_at_once() -> None:
+    async with town(1) as made:
+        (silo,) = made.silos
+        address = silo.address
+        await made.crash(silo)
+        again = await made.join(listen=address)
+        assert again.cluster.figures().partitions == 64
+
+
 async def test_a_silo_that_cannot_renew_freezes_and_goes_on_with_its_memory() -> None:
     async with town(1) as made:
         (silo,) = made.silos
