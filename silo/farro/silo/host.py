@@ -96,6 +96,7 @@ class Silo:
         self._membership: Membership | None = None
         self._gateway: Gateway | None = None
         self._state = "new"
+        self._turn = asyncio.Lock()  # of start and stop
         self._failure: str | None = None
         self._tell_failure: Callable[[str], None] | None = None
         self._tell_stuck: Callable[[str], None] | None = None
@@ -114,58 +115,69 @@ class Silo:
         await self.stop()
 
     async def start(self) -> None:
-        """Open the store, own its partitions, wake the reminders, open the gateway: in this order."""
+        """Open the store, own its partitions, wake the reminders, open the gateway: in this order.
+
+        ``RuntimeError`` when it is stopped meanwhile.
+        """
         if self._state != "new":
             raise RuntimeError(f"this silo is {self._state}; make a new Silo to start again")
         self._state = "starting"
-        if self.options.switch_interval is not None:
-            self._switch_interval.lower(self.options.switch_interval.total_seconds())
-        try:
-            await self._open_store()
-            rooms = self._rooms = Rooms(
-                self.provider,
-                self._ownership,
-                self._classes,
-                self.options,
-                self._clock,
-                self._random,
-                self._machine_load,
-            )
-            rooms.committer.on_dispossessed = self._dispossessed
-            self._take_garbage_over(rooms)
-            await self._bind_gateway(rooms)
-            self._membership = Membership(
-                provider=self.provider,
-                rooms=rooms,
-                clock=self._clock,
-                random=self._random,
-                options=self.options.cluster,
-                service_id=self._service_id,
-                address=self._advertised(),
-                gateway=self._gateway,
-                network=self._network,
-                on_stuck=self._stuck,
-            )
-            self._control = rooms.core.control = Control(self.provider, rooms, self._membership)
-            if self._tell_drain is not None:
-                self._control.on_drain(self._tell_drain)
-            await self._membership.join()
-            await rooms.open()
-            if self._gateway is not None:
-                await self._gateway.start()
-            await self._membership.open()
-            await rooms.settled(SETTLE_S)
-        except BaseException:
-            await self.tear_down()
-            raise
-        self._state = "running"
+        async with self._turn:
+            try:
+                async with asyncio.timeout(None) as self._start_ends:
+                    await self._start()
+                    self._state = "running"
+            except BaseException as error:
+                self._state = "stopping"
+                await self.tear_down()
+                if self._start_ends.expired():
+                    raise RuntimeError("this silo was stopped while it started") from error
+                raise
         log.info(
             "silo started number=%d store=%s listen=%s grains=%s",
             self.number,
             self.store_url,
             self.address or "none",
-            ",".join(rooms.catalog.type_names),
+            ",".join(self.rooms.catalog.type_names),
         )
+
+    async def _start(self) -> None:
+        if self.options.switch_interval is not None:
+            self._switch_interval.lower(self.options.switch_interval.total_seconds())
+        await self._open_store()
+        rooms = self._rooms = Rooms(
+            self.provider,
+            self._ownership,
+            self._classes,
+            self.options,
+            self._clock,
+            self._random,
+            self._machine_load,
+        )
+        rooms.committer.on_dispossessed = self._dispossessed
+        self._take_garbage_over(rooms)
+        await self._bind_gateway(rooms)
+        self._membership = Membership(
+            provider=self.provider,
+            rooms=rooms,
+            clock=self._clock,
+            random=self._random,
+            options=self.options.cluster,
+            service_id=self._service_id,
+            address=self._advertised(),
+            gateway=self._gateway,
+            network=self._network,
+            on_stuck=self._stuck,
+        )
+        self._control = rooms.core.control = Control(self.provider, rooms, self._membership)
+        if self._tell_drain is not None:
+            self._control.on_drain(self._tell_drain)
+        await self._membership.join()
+        await rooms.open()
+        if self._gateway is not None:
+            await self._gateway.start()
+        await self._membership.open()
+        await rooms.settled(SETTLE_S)
 
     async def _open_store(self) -> None:
         if isinstance(self._store, str):
@@ -305,10 +317,20 @@ class Silo:
             self._tell_failure(reason)
 
     async def stop(self) -> None:
-        """Drain and close.  Repeatable.  Ends within ``stop_timeout`` plus the hooks' own bound."""
-        if self._state in ("stopped", "new"):
+        """Drain and close.  Repeatable.  Ends within ``stop_timeout`` plus the hooks' own bound.
+
+        A start that is under way ends with it, a stop that is under way is waited for.
+        """
+        if self._state == "new":
             self._state = "stopped"
-            return
+        elif self._state == "starting":
+            self._state = "stopping"
+            self._start_ends.reschedule(asyncio.get_running_loop().time())
+        async with self._turn:
+            if self._state != "stopped":
+                await self._stop()
+
+    async def _stop(self) -> None:
         self._state = "stopping"
         limit = self.options.stop_timeout.total_seconds()
         loop_time = asyncio.get_running_loop().time
@@ -338,12 +360,14 @@ class Silo:
             if self._rooms is not None:
                 await self._rooms.close(commit_wait_s)
         finally:
-            if self._membership is not None:
-                await self._membership.leave()
-            await self._close_store()
-            self._switch_interval.restore()
-            self._garbage.give_back()
-            self._state = "stopped"
+            try:
+                if self._membership is not None:
+                    await self._membership.leave()
+            finally:
+                await self._close_store()
+                self._switch_interval.restore()
+                self._garbage.give_back()
+                self._state = "stopped"
 
     async def _close_store(self) -> None:
         if not hasattr(self, "provider"):

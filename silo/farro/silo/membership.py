@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import Callable
@@ -37,6 +38,7 @@ class Network:
     refuses: Refuses = refuses
 
 
+GOOD_BYE_S = 2.0  # of loop time: others find out as well, a lease later
 ALONE_RENEW_S = 10.0  # loop seconds between signs of life of a silo that can have no peers
 
 
@@ -130,7 +132,10 @@ class Membership:
         self._ending = True
         if self._cluster is not None:
             try:
-                await self._provider.leave(self.number, self._clock.now())
+                async with asyncio.timeout(GOOD_BYE_S):
+                    await self._provider.leave(self.number, self._clock.now())
+            except TimeoutError:
+                log.warning("the store did not answer the good-bye of silo %d", self.number)
             except Exception as error:
                 fault = not isinstance(error, StoreError)
                 text = "the store did not take the good-bye of silo %d: %s"

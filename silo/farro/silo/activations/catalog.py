@@ -89,8 +89,7 @@ class Catalog:
             if activation is None:
                 self._wake(known, call)
                 return
-            if self._leaving and activation in self._leaving and not call.chain:
-                # what a running turn asks for goes on, or the turn would wait for the next owner
+            if self._leaving and activation in self._leaving and not self._holds_up(call):
                 self.set_aside(call, activation.partition)
                 return
             if call.chain and activation.busy:
@@ -141,7 +140,7 @@ class Catalog:
             partition = NO_PARTITION
         elif (
             ownership.owned(partition) is None
-            or (partition in ownership.closing and not call.chain)
+            or (partition in ownership.closing and not self._holds_up(call))
             or core.loop.time() >= core.suspect_from
         ):
             self.set_aside(call, partition)
@@ -151,8 +150,17 @@ class Catalog:
         key = (call.grain_type, call.grain_key)
         self._system_awake += known.system and key not in self._awake
         self._awake[key] = activation
+        if partition in ownership.closing:
+            self._leaving[activation] = None
         activation.post(call)
         core.turns.wake(activation, call)
+
+    def _holds_up(self, call: Invocation) -> bool:
+        """Does a turn wait for it that has to end before its partition goes?
+
+        Then it goes on here, or the turn would wait for the next owner.
+        """
+        return any(self._awake.get((link[0], link[1])) in self._leaving for link in call.chain)
 
     def set_aside(self, call: Invocation, partition: int) -> None:
         """This silo does not serve the partition now: the call goes to whoever does.

@@ -41,6 +41,7 @@ from farro.silo.tasks import TaskOwner
 log = logging.getLogger("farro.cluster")
 
 ROUNDS_MAX = 4  # of looking and acting in one go; the next look is a second away at most
+LOOK_PAUSE_S = 0.005  # between looks: whoever tells news that the store does not know makes no storm of them
 TROUBLE_S = 0.2  # after the store did not answer
 JOIN_AGAIN_S = 0.5
 OPEN_LOOK_S = 0.1  # between two looks of a start that waits for the partitions of the dead
@@ -103,6 +104,8 @@ class Cluster:
         self._suspected: set[int] = set()
         self._asked = asyncio.Event()
         self._moving = False
+        self._joining = False  # anew, or never again
+        self._died = 0  # the number under which it was taken for dead
         self._published = 0
         self._router.on_stale = self.news
         core.catalog.elsewhere = self._elsewhere
@@ -169,6 +172,8 @@ class Cluster:
             log.warning("%d partitions were not handed over in %g s", len(self._ownership.all()), limit_s)
         except StoreError as error:
             log.warning("the store does not take the hand-over: %s", error)
+        finally:
+            self._router.go_on()
 
     async def close(self) -> None:
         """Look no more.  Calls that wait for another silo fail."""
@@ -193,12 +198,17 @@ class Cluster:
 
     def heard(self, beat: Beat) -> None:
         """The heartbeat's answer."""
+        if self._tasks.stopping:
+            return
         if beat.error is not None:
             log.info("silo %d could not renew: %s", beat.number, beat.error)
             self._asked.set()  # the look finds out whether the store is silent or another one
             return
         if beat.view is None:
-            self._tasks.start(self._join_again(), "join again")
+            self._died = beat.number
+            if not self._joining:
+                self._joining = True
+                self._tasks.start(self._join_again(), "join again")
             return
         cut_off = self._lease.stage(self._loop.time()) is not Stage.HEALTHY
         was_frozen = self._stage is Stage.FROZEN or self._loop.time() >= self._core.frozen_from
@@ -211,6 +221,7 @@ class Cluster:
             # what fell due before it became suspect was served, and may be under way
             served_until = renewed_at + loop_us(self._clock, SUSPECT_AT * self._lease_s)
             self._partitions.begin_anew(served_until)
+        if cut_off or was_frozen:
             self._router.go_on()
         if beat.view != self._rows.view or was_frozen or self._others(self._rows):
             self._asked.set()
@@ -268,20 +279,42 @@ class Cluster:
         """The store counts this silo among the dead: all it owned is somebody else's."""
         log.warning("silo %d was taken for dead; it joins again under a new number", self.number)
         self._partitions.forget(self._ownership.all())
+        joined = False
         while True:
             try:
-                row = await self._heartbeat.join(self.row.address)
-                await self._provider.set_status(row.number, SiloStatus.ACTIVE, self._clock.now())
-                break
+                if not joined:
+                    sent_at = self._loop.time()
+                    self._go_by(await self._heartbeat.join(self.row.address))
+                    self._trust(sent_at)
+                    joined = True
+                if not self.row.address:
+                    await self.check_alone()
+                status = SiloStatus.DRAINING if self.draining else SiloStatus.ACTIVE
+                joined = await self._provider.set_status(self.number, status, self._clock.now())
+                if joined and self._died != self.number:
+                    break
+                joined = False
+            except StoreChanged as error:
+                self._core.committer.on_dispossessed(str(error))
+                return
+            except StoreInUse as error:
+                self._core.committer.on_dispossessed(str(error))
+                await self._provider.leave(self.number, self._clock.now())
+                return
             except StoreError as error:
                 log.warning("cannot join again yet: %s", error)
-                await asyncio.sleep(JOIN_AGAIN_S)
+            except Exception:  # a fault in a provider, as in the heartbeat
+                log.exception("the provider failed while the silo joined again; it goes on trying")
+            await asyncio.sleep(JOIN_AGAIN_S)
+        self._joining = False
+        self._asked.set()
+
+    def _go_by(self, row: SiloRow) -> None:
+        """Take a new number."""
         self.row = row
         self._observer = Observer(row.number, self._lease_s)
         self._partitions.number = self._core.committer.owner = row.number
         self._links.number = self._router.number = row.number
-        self._trust(self._loop.time())
-        self._asked.set()
 
     # ---- tending
 
@@ -296,8 +329,13 @@ class Cluster:
                 return
             except StoreError as error:
                 log.warning("the cluster cannot be looked at: %s", error)
-                await asyncio.sleep(TROUBLE_S)
-                self._asked.set()
+            except Exception:  # a fault in a provider, as in the heartbeat
+                log.exception("a look at the cluster failed; the next one comes")
+            else:
+                await asyncio.sleep(LOOK_PAUSE_S)
+                continue
+            await asyncio.sleep(TROUBLE_S)
+            self._asked.set()
 
     async def _tend(self) -> None:
         """Look and act until there is nothing to do, then tell everybody what is."""
@@ -342,7 +380,11 @@ class Cluster:
         return buried
 
     async def _is_dead(self, silo: SiloRow) -> bool:
-        return await death.is_proven(silo, self._provider, self._refuses)
+        return await death.is_proven(silo, self._provider, self._nobody_else_at)
+
+    async def _nobody_else_at(self, address: str) -> bool:
+        """At the silo's own address nobody else listens: who had it before has ended."""
+        return address == self.row.address or await self._refuses(address)
 
     async def _take(self) -> bool:
         """Take what is free and ought to be one's own, let go what neither is; was there anything?"""
@@ -361,7 +403,7 @@ class Cluster:
         """Begin to hand over what ought to live elsewhere, a few at a time, once things have settled."""
         if self._moving or self.draining:
             return
-        going = self._plan().hand_over[: self._options.moves_max]
+        going = sorted(self._ownership.closing) or self._plan().hand_over[: self._options.moves_max]
         if not going:
             return
         wait_s = self._settled_at - self._loop.time()

@@ -1,7 +1,8 @@
 """Proof of death: a silo whose lock is free and whose address refuses connections has ended.
 
 Either alone proves nothing: a lock goes with a connection that broke, and an address is silent when the
-network is.  Together they allow to take over at once instead of after a lease.
+network is.  Together they allow to take over at once instead of after a lease.  An observer that listens at
+the same address itself knows that nobody else does.
 """
 
 from __future__ import annotations

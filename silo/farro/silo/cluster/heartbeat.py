@@ -85,17 +85,14 @@ class Heartbeat:
         if abs(self._loop.time() - SystemClock().steady() / 1e6) > _SAME_TIME_S:
             self._own_loop = self._loop
             return
-        ready: asyncio.Future[asyncio.AbstractEventLoop] = self._loop.create_future()
+        self._own_loop = own = asyncio.new_event_loop()
 
         def run() -> None:
-            with asyncio.Runner() as runner:
-                own = runner.get_loop()
-                self._loop.call_soon_threadsafe(ready.set_result, own)
-                own.run_forever()
+            with asyncio.Runner(loop_factory=lambda: own) as runner:
+                runner.get_loop().run_forever()
 
         self._thread = threading.Thread(target=run, name="farro heartbeat", daemon=True)
         self._thread.start()
-        self._own_loop = await ready
 
     async def join(self, address: str) -> SiloRow:
         """Join, under a new number, and renew from now on.  Raises what the store raises."""
@@ -114,10 +111,11 @@ class Heartbeat:
                 await self._there(self._end)
         except TimeoutError:
             log.warning("the heartbeat's connection did not close within %g s", CLOSE_S)
-        if self._thread is not None:
-            self._own_loop.call_soon_threadsafe(self._own_loop.stop)
-            await asyncio.to_thread(self._thread.join, CLOSE_S)
-        self._own_loop = None
+        finally:
+            own, self._own_loop = self._own_loop, None
+            if self._thread is not None:
+                own.call_soon_threadsafe(own.stop)
+                await asyncio.to_thread(self._thread.join, CLOSE_S)
 
     async def _there(self, work: Callable[[], Awaitable[T]]) -> T:
         assert self._own_loop is not None, "start() comes first"

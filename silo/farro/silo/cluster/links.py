@@ -108,7 +108,7 @@ class Links:
     def update(self, cluster: ClusterMap) -> None:
         """Link to every other silo of the map that has an address, and to nobody else."""
         for number, (address, task) in list(self._tending.items()):
-            if cluster.addresses.get(number) != address:
+            if cluster.addresses.get(number) != address or number == self.number:
                 del self._tending[number]
                 gone = self._up.pop(number, None)
                 if gone is not None:

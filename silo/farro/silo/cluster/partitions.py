@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from farro.client.clock import Clock
 from farro.providers.contracts import Provider
-from farro.providers.errors import OutcomeUnknown
+from farro.providers.errors import Unavailable
 from farro.providers.members import ClusterRows
 from farro.silo.activations.catalog import Catalog
 from farro.silo.options import ClusterOptions
@@ -58,20 +58,26 @@ class Partitions:
     async def hand_over(self, partitions: Sequence[int]) -> None:
         """Let what is awake there come to rest, free them in the store, forget them.
 
-        Calls that come meanwhile wait for the next owner.  Raises what the store raises; then they stay, but
-        after a lost answer.
+        Calls that come meanwhile wait for the next owner.  Raises what the store raises.  If the store took
+        nothing they stay; if that is not known they may be another's already: they are served no more, and
+        the next look takes them again or lets them go.
         """
         going = frozenset(partitions)
         async with self._handing_over:
             self._ownership.close(going)
             try:
                 await self._catalog.leave(going, self._options.hand_over_timeout.total_seconds())
-                await self._provider.release(self.number, sorted(going), self._clock.now())
-            except OutcomeUnknown:
-                self.forget(going)  # somebody else may own them by now; the next look says who does
-                raise
             except BaseException:
                 self._ownership.closing -= going
+                raise
+            going &= self._ownership.closing  # the silo may have died meanwhile, and have taken some anew
+            try:
+                await self._provider.release(self.number, sorted(going), self._clock.now())
+            except Unavailable:
+                self._ownership.closing -= going
+                raise
+            except BaseException:
+                self.forget(going)
                 raise
             self.forget(going)
 

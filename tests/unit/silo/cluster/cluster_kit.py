@@ -19,6 +19,7 @@ from farro.silo.options import ClusterOptions, SiloOptions
 from farro.silo.testing.faulty_provider import FaultyProvider, crash
 
 LOOK_S = 0.005
+LATE_S = 0.5
 WAIT_S = 15.0  # for a fact; on a crowded machine everything takes its time
 
 QUICK = SiloOptions(
@@ -52,6 +53,13 @@ class Count(Grain[CountState], name="count"):
     async def add(self, amount: int) -> int:
         self.state.count += amount
         return self.state.count
+
+    async def add_late(self, amount: int) -> int:
+        await asyncio.sleep(LATE_S)
+        return await self.add(amount)
+
+    async def ask_late(self, other: str, amount: int) -> int:
+        return await self.grain(Count, other).add_late(amount)
 
     async def ask(self, other: str, amount: int) -> int:
         """Have another count, which may live on another silo, add something."""

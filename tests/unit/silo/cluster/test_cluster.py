@@ -13,7 +13,7 @@ from farro.providers.memory import MemoryProvider
 from farro.silo.gateway.address import CannotListen
 from farro.silo.host import Silo
 from farro.silo.testing.faulty_provider import Fault
-from tests.unit.silo.cluster.cluster_kit import QUICK, Count, Town, town, until
+from tests.unit.silo.cluster.cluster_kit import LATE_S, QUICK, Count, Town, town, until
 
 
 async def rows(made: Town) -> dict[int, SiloStatus]:
@@ -78,6 +78,23 @@ async def test_a_silo_that_stops_hands_over_and_no_call_fails() -> None:
         assert SiloStatus.LEFT in (await rows(made)).values()
 
 
+async def test_a_grain_that_a_turn_elsewhere_asks_is_not_woken_in_a_partition_that_goes() -> None:
+    async with town(2) as made:
+        staying, leaving = made.silos
+        owned = leaving.rooms.core.ownership
+        busy, asleep = [
+            key for key in map(str, range(1_000)) if owned.serves(owned.partition_of("count", key))
+        ][:2]
+        running = asyncio.create_task(leaving.grain(Count, busy).add_late(1))
+        await until(lambda: leaving.rooms.core.running, "a turn runs")
+        going = asyncio.create_task(made.leave(leaving))
+        await until(lambda: owned.partition_of("count", asleep) in owned.closing, "its partition goes")
+        await asyncio.sleep(LATE_S / 2)
+        assert await staying.grain(Count, made.key_of(staying)).ask_late(asleep, 3) == 3
+        assert await running == 1
+        await going
+
+
 async def test_what_a_crashed_silo_owned_is_taken_over_at_once() -> None:
     async with town(2) as made:
         crashing, staying = made.silos
@@ -90,6 +107,15 @@ async def test_what_a_crashed_silo_owned_is_taken_over_at_once() -> None:
         took_s = asyncio.get_running_loop().time() - began
         assert took_s < QUICK.cluster.lease.total_seconds(), "proof of death did not wait for the lease"
         assert (await rows(made))[number] is SiloStatus.DEAD
+
+
+async def test_a_silo_that_crashed_and_starts_again_at_its_address_has_everything_at_once() -> None:
+    async with town(1) as made:
+        (silo,) = made.silos
+        address = silo.address
+        await made.crash(silo)
+        again = await made.join(listen=address)
+        assert again.cluster.figures().partitions == 64
 
 
 async def test_a_silo_that_cannot_renew_freezes_and_goes_on_with_its_memory() -> None:
