@@ -68,6 +68,8 @@ class Silo:
         network: Network | None = None,
         machine_load: Callable[[], MachineLoad] = read_machine_load,
     ) -> None:
+        if isinstance(grains, type):
+            raise TypeError(f"grains= takes several classes: write grains=[{grains.__name__}]")
         self._machine_load = machine_load
         self._network = network or Network()
         self.options = options if options is not None else SiloOptions()
@@ -87,7 +89,7 @@ class Silo:
         self._store = store
         self._service_id = service_id
         self._listen = listen
-        self._advertise = None if advertise is None else str(ListenAddress.parse(advertise))
+        self._advertise = None if advertise is None else _advertised(advertise)
         self._clock: Clock = clock if clock is not None else SystemClock()
         self._random = random if random is not None else Random(SystemRandom().getrandbits(64))
         self._switch_interval = SwitchInterval()
@@ -403,3 +405,13 @@ def _declared(cls: Any) -> GrainClass:
     if not (isinstance(cls, type) and issubclass(cls, Grain) and cls is not Grain):
         raise TypeError(f"grains= takes subclasses of farro.silo.Grain, not {cls!r}")
     return cls.__farro_class__
+
+
+def _advertised(text: str) -> str:
+    try:
+        address = ListenAddress.parse(text)
+    except ValueError as error:
+        raise ValueError(f"advertise: {error}") from None
+    if address.port == 0:
+        raise ValueError(f"advertise: {text} has no port that anybody could reach; name the one")
+    return str(address)

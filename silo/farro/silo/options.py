@@ -20,6 +20,10 @@ class OptionsError(ValueError):
 def _positive(owner: object, *names: str) -> None:
     for name in names:
         value: Any = getattr(owner, name)
+        default: Any = owner.__dataclass_fields__[name].default  # type: ignore[attr-defined]
+        if isinstance(value, timedelta) is not isinstance(default, timedelta):
+            kind = "a timedelta" if isinstance(default, timedelta) else "a number"
+            raise OptionsError(f"{type(owner).__name__}.{name} must be {kind}, not {value!r}")
         number = value.total_seconds() if isinstance(value, timedelta) else value
         if number <= 0:
             raise OptionsError(f"{type(owner).__name__}.{name} must be greater than zero, not {value}")

@@ -40,6 +40,8 @@ class Worker(aiosqlite.Connection):
 async def connect(open_connection: Callable[[], sqlite3.Connection]) -> Worker:
     """A thread in which ``open_connection`` has run."""
     worker = Worker(open_connection, FETCH_CHUNK)
+    # A program whose loop was ended over its silo's head must still end; what was committed is on the disk.
+    worker._thread.daemon = True
     try:
         await worker
     except BaseException:

@@ -27,6 +27,7 @@ ASK_WITHIN_S = 3.0  # a silo that stands still does not hold the others' answers
 ASKED_AT_A_TIME = 16
 
 _connect = click.option(
+    "--silo",
     "--connect",
     "silo_url",
     metavar="URL",
@@ -81,7 +82,7 @@ async def source(
     clock = SystemClock()
     provider = open_provider(store, service_id=service_id, read_only=True)
     if store.lower().startswith("memory:"):
-        raise Failed(f"--store: {one_line(store)} lives inside its silo; ask that silo with --connect")
+        raise Failed(f"--store: {one_line(store)} lives inside its silo; ask that silo with --silo")
     await provider.open(clock.now())
     try:
         yield OfStore(provider.cluster)
@@ -95,7 +96,7 @@ async def of_silos(urls: Iterable[str]) -> AsyncIterator[OfSilos]:
     try:
         client = Client(*urls, connect_timeout=CONNECT_TIMEOUT_S, timeout=ASK_WITHIN_S)
     except ValueError as error:
-        raise BadUsage(f"--connect: {one_line(str(error))}") from None
+        raise BadUsage(f"--silo: {one_line(str(error))}") from None
     async with client:
         yield OfSilos(client)
 

@@ -210,6 +210,8 @@ class Cluster:
                 self._joining = True
                 self._tasks.start(self._join_again(), "join again")
             return
+        if beat.number != self.number:
+            return  # it has a new number and is not done with joining
         cut_off = self._lease.stage(self._loop.time()) is not Stage.HEALTHY
         was_frozen = self._stage is Stage.FROZEN or self._loop.time() >= self._core.frozen_from
         renewed_at, self._renewed_at = self._renewed_at, self._clock.now()
@@ -319,6 +321,7 @@ class Cluster:
     # ---- tending
 
     async def _tend_again_and_again(self) -> None:
+        blind = False
         while True:
             await self._asked.wait()
             self._asked.clear()
@@ -328,10 +331,13 @@ class Cluster:
                 self._core.committer.on_dispossessed(str(error))
                 return
             except StoreError as error:
-                log.warning("the cluster cannot be looked at: %s", error)
+                tell = log.debug if blind else log.warning  # once for each time that the store is away
+                tell("the cluster cannot be looked at: %s", error)
+                blind = True
             except Exception:  # a fault in a provider, as in the heartbeat
                 log.exception("a look at the cluster failed; the next one comes")
             else:
+                blind = False
                 await asyncio.sleep(LOOK_PAUSE_S)
                 continue
             await asyncio.sleep(TROUBLE_S)

@@ -204,9 +204,10 @@ class Router:
         known = 0 if self._map is None else self._map.view
         if isinstance(error, NotMine):
             owner = self._owner_of(place)
-            if error.view > known:
-                self.on_stale(error.view)
-            elif owner and error.view < known:
+            view: object = error.view  # as the peer sent it
+            if isinstance(view, int) and view > known:
+                self.on_stale(view)
+            elif owner and isinstance(view, int) and view < known:
                 self._links.tell_news(known, only=owner)
         self.hold(call, place)
         if self._closed is None and place not in self._pauses:

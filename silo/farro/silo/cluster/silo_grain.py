@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from farro.client.errors import FarroError
+from farro.client.errors import FarroError, StorageUnavailable
+from farro.providers.errors import StoreError
 from farro.providers.members import ClusterRows
 from farro.silo.grains.decorators import readonly
 from farro.silo.grains.grain import Grain
@@ -57,4 +58,7 @@ class ClusterLook(Grain, name="farro.cluster"):
     @readonly
     async def rows(self) -> ClusterRows:
         control: SiloControl = self._farro_runtime.control
-        return await control.rows()
+        try:
+            return await control.rows()
+        except StoreError as error:
+            raise StorageUnavailable(f"this silo cannot read its store: {error}") from error

@@ -25,6 +25,8 @@ class ListenAddress:
     @classmethod
     def parse(cls, text: str) -> ListenAddress:
         """Raises ``ValueError`` for what is not ``HOST:PORT``; an IPv6 host stands in brackets."""
+        if not isinstance(text, str):
+            raise TypeError(f"an address is text such as 127.0.0.1:11111, not {text!r}")
         host, colon, port = text.rpartition(":")
         bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
         if (

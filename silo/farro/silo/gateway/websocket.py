@@ -171,7 +171,11 @@ class Gateway:
             compress=False,
             timeout=CLOSE_S,
         )
-        await socket.prepare(request)
+        try:
+            await socket.prepare(request)
+        except ConnectionResetError:
+            log.debug("%s went during the handshake", request.remote)
+            return socket
         await sessions.serve(socket, request.remote or "somebody", transport.abort, socket.pong)
         return socket
 
