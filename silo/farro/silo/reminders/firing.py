@@ -148,6 +148,12 @@ class Firing:
         self._kick()
         return Admission.WAIT
 
+    def look_again(self, entry: Entry) -> None:
+        """Its row changed in ways unknown here before its tick began, perhaps by a cancel: read it first."""
+        self._held.distrust(entry)
+        self._queue.put_back(entry, self.now())
+        self._kick()
+
     def go_on(self, tick: TickInFlight) -> None:
         """A permit is free, and the tick is the one to have it."""
         tick.chosen = True

@@ -221,7 +221,7 @@ class HeldReminders:
 
     def distrust(self, entry: Entry) -> None:
         """Nobody knows what became of the entry's commit: its row is read again before it fires."""
-        entry.stale = True
+        entry.stale, entry.edited = True, False
         self._note(entry.key)
 
     def _note(self, key: Key) -> None:

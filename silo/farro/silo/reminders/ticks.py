@@ -56,6 +56,9 @@ class TickInFlight:
     def admit(self) -> Admission:
         if self.entry.dead:
             return Admission.DROP
+        if self.entry.edited:
+            self._firing.look_again(self.entry)
+            return Admission.DROP
         return self._firing.permit(self)
 
     def go_on(self) -> None:

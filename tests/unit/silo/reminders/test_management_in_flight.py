@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
-from farro.client.errors import CallTimeout, InvalidSchedule
+from farro.client.errors import CallTimeout, CommitOutcomeUnknown, InvalidSchedule
 from farro.client.identity import GrainId
 from farro.client.reminders import MissedReminderAction, ReminderPriority, ReminderStatus
+from farro.silo.testing.faulty_provider import Fault
 from farro.silo.testing.virtual_time import VirtualClock
 from tests.unit.silo.kit import ONE_PERMIT, World, bell_row, reminder_options, s
 
@@ -327,3 +328,24 @@ async def test_an_edit_whose_row_is_read_while_the_tick_settles_counts_from_the_
     assert world.silo.rooms.reminders is not None
     entry = world.silo.rooms.reminders.held.queue.get(("bell", "b", "ring"))
     assert entry is not None and entry.row.action == SKIP
+
+
+@pytest.mark.parametrize("fault", [Fault.LOST_AFTER, Fault.LOST_BEFORE])
+async def test_a_tick_that_waits_behind_a_change_of_unknown_outcome_begins_only_if_its_row_still_stands(
+    world: World, fault: Fault
+) -> None:
+    gate = asyncio.Event()
+    await world.do("b", lambda bell: bell.schedule(bell.ring, "old", after=s(5)))
+
+    async def cancels(bell: Any) -> None:
+        await gate.wait()
+        bell.unschedule(bell.ring)
+
+    cancel = asyncio.ensure_future(world.do("b", cancels))
+    await asyncio.sleep(6)  # the tick is due, and waits for the turn to end
+    world.store.fail("commit", fault)
+    gate.set()
+    with pytest.raises(CommitOutcomeUnknown):
+        await cancel
+    await asyncio.sleep(5)
+    assert [rung.args for rung in world.rungs] == ([] if fault is Fault.LOST_AFTER else [("old",)])
