@@ -6,8 +6,6 @@ from farro.providers.memory import MemoryProvider, MemoryStore
 
 
 class TestMemory(ProviderKit):
-    members_in_threads = False
-
     @pytest.fixture
     def make_provider(self) -> MakeProvider:
         store = MemoryStore()
