@@ -71,8 +71,14 @@ class StoreLock:
             raise StoreInUse(f"{self._database} was taken by another process meanwhile: try again")
 
     def is_alone(self) -> bool:
-        """Nobody else has the database open.  The answer may cost the lock: :meth:`release` follows."""
-        return self._lock.try_lock()
+        """Nobody else has the database open, nor will before the write lock is released.
+
+        The lock is shared again at once: kept to itself, it would refuse whoever opens the database after
+        that, while this silo is still closing it.
+        """
+        alone = self._lock.try_lock()
+        self._lock.try_lock(shared=True)
+        return alone
 
     def still_named(self) -> bool:
         return self._lock.still_named()
