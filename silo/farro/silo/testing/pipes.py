@@ -110,7 +110,7 @@ class PipeEnd:
         self._changed.set()
         self.other._changed.set()
 
-    def _break(self, problem: Exception) -> None:
+    def break_off(self, problem: Exception) -> None:
         if not self._ended:
             self._end(1006)
             self._inbox.append(WSMessage(WSMsgType.ERROR, problem, None))
@@ -125,8 +125,8 @@ class Pipe:
 
     def cut(self) -> None:
         """Both ends learn at once that it broke; what was under way is lost.  Repeatable."""
-        self.near._break(ConnectionResetError("the pipe was cut"))
-        self.far._break(ConnectionResetError("the pipe was cut"))
+        self.near.break_off(ConnectionResetError("the pipe was cut"))
+        self.far.break_off(ConnectionResetError("the pipe was cut"))
 
 
 class PipeGateway:
@@ -205,7 +205,7 @@ class PipeNetwork:
         self.gateways: dict[str, PipeGateway] = {}
         self.pipes: list[tuple[str, str, Pipe]] = []
         self.refuses: Callable[[str, str], bool] = lambda dialler, address: False
-        self._delay = delay or (lambda dialler, address: at_once)
+        self._delay: Callable[[str, str], Delay] = delay or _always_at_once
 
     async def dial(self, dialler: str, address: str, codec: Codec, info: dict[str, Any]) -> Connection:
         """A connection from ``dialler`` to ``http://HOST:PORT``; :class:`SiloUnavailable` as over sockets."""
@@ -224,3 +224,7 @@ class PipeNetwork:
         for dialler, dialled, pipe in self.pipes:
             if (dialler, dialled) == (between, address):
                 pipe.cut()
+
+
+def _always_at_once(dialler: str, address: str) -> Delay:
+    return at_once

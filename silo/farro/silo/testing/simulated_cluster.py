@@ -5,6 +5,8 @@ store, the network.  Its process can be killed (no good-bye), frozen and thawed 
 off, or have its clock set.
 """
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio

@@ -8,6 +8,8 @@ sent arrives when the cut is healed, unless somebody gave the wire up meanwhile.
 wires: the other end hears of it, if the way is not cut.
 """
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -107,12 +109,12 @@ class SimulatedNetwork:
             return
         found = self._listening.get(target)
         if found is None or not found.is_up or found.accept is None:
-            self.simulation.after(self.way_us(), partial(host.loop.call_soon, done, None))
+            self.simulation.after(self.way_us(), lambda: host.loop.call_soon(done, None))
             return
         wire = Wire(self, host, found)
         self._wires[wire] = None
         found.loop.call_soon(found.accept, wire.ends[1])
-        self.simulation.after(self.way_us(), partial(host.loop.call_soon, done, wire.ends[0]))
+        self.simulation.after(self.way_us(), lambda: host.loop.call_soon(done, wire.ends[0]))
 
 
 class Wire:

@@ -1,5 +1,7 @@
 """The way of one simulated process to the store and back; see :mod:`farro.silo.testing.simulated_store`."""
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio
@@ -36,7 +38,7 @@ REFUSED_US = 500
 class StoreTrouble:
     """How often a request of one process meets a fault, and how long it takes.  Durations in microseconds."""
 
-    chances: dict[Fault, float] = field(default_factory=dict)
+    chances: dict[Fault, float] = field(default_factory=dict[Fault, float])
     delay_us: tuple[int, int] = (200, 2_000)  # one way, even between the two
     slow: float = 0.0  # the chance that a way takes up to ``slow_us`` instead
     slow_us: int = 2_000_000

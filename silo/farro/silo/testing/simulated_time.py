@@ -13,6 +13,8 @@ Everything that happens follows from the seed: instants are whole microseconds, 
 of asking, and nothing is read from the machine.
 """
 
+# pyright: reportPrivateUsage=false
+
 from __future__ import annotations
 
 import asyncio
