@@ -409,7 +409,7 @@ class Cluster:
         """Begin to hand over what ought to live elsewhere, a few at a time, once things have settled."""
         if self._moving or self.draining:
             return
-        going = sorted(self._ownership.closing) or self._plan().hand_over[: self._options.moves_max]
+        going = self._plan().hand_over[: self._options.moves_max]
         if not going:
             return
         wait_s = self._settled_at - self._loop.time()
