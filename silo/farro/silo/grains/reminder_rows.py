@@ -15,7 +15,6 @@ from farro.silo.ownership import Ownership
 from farro.silo.schedules.cron import Cron
 from farro.silo.schedules.schedule import (
     Schedule,
-    first_due,
     jitter_offset_us,
     make_named_schedule,
     make_schedule,
@@ -76,7 +75,7 @@ class RowMaker:
     ) -> ReminderRow:
         """A new registration of ``name``, its first occurrence owed."""
         partition = self._ownership.partition_of(grain.type, grain.key)
-        due_at = first_due(schedule, self._clock.now())
+        due_at = schedule.first_due_at
         return ReminderRow(
             grain_type=grain.type,
             grain_key=grain.key,

@@ -6,7 +6,7 @@ now, so that nothing drifts.  Cron: the instants of the text.  All are microseco
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Any
@@ -27,6 +27,7 @@ class Schedule:
     """A checked schedule.  ``start_at`` is the first grid instant; with ``at`` it may lie in the past.
 
     ``period_us`` and ``cron`` both None: a one-shot.  ``until_at`` is the last instant that may fall due.
+    ``made_at`` is the instant it was checked against.
     """
 
     start_at: int
@@ -37,10 +38,19 @@ class Schedule:
     until_at: int | None = None
     times_left: int | None = None
     jitter_us: int = 0
+    made_at: int = field(default=FIRST_US, compare=False)
 
     @property
     def is_one_shot(self) -> bool:
         return self.period_us is None and self.cron is None
+
+    @property
+    def first_due_at(self) -> int:
+        """When it falls due first: its start, or when it was made if the start had passed by then.
+
+        A later look at the clock would not do: an instant that passes in between would be owed off the grid.
+        """
+        return max(self.start_at, self.made_at)
 
     @classmethod
     def of_row(cls, row: ReminderRow) -> Schedule:
@@ -103,7 +113,7 @@ def make_schedule(
         if timezone is not None or day_match is not None:
             raise InvalidSchedule("schedule: timezone= and day_match= belong to cron=; leave them out")
         schedule = _timed_schedule(now_us, at, after, every, minimum_period_us)
-    return _limited(schedule, now_us, until, times, jitter)
+    return _limited(replace(schedule, made_at=now_us), until, times, jitter)
 
 
 def make_named_schedule(
@@ -135,11 +145,6 @@ def make_named_schedule(
         day_match=day_match,
         minimum_period_us=minimum_period_us,
     )
-
-
-def first_due(schedule: Schedule, now_us: int) -> int:
-    """When a schedule made now falls due first: its start, or now if that has passed."""
-    return max(schedule.start_at, now_us)
 
 
 def next_due(grid: Grid, after_us: int) -> int | None:
@@ -253,14 +258,14 @@ def _timed_schedule(
 
 
 def _limited(
-    schedule: Schedule, now_us: int, until: datetime | None, times: int | None, jitter: timedelta | None
+    schedule: Schedule, until: datetime | None, times: int | None, jitter: timedelta | None
 ) -> Schedule:
     if schedule.is_one_shot and (until is not None or times is not None):
         raise InvalidSchedule("schedule: until= and times= end a repeating schedule; add every= or cron=")
     until_at = None
     if until is not None:
         until_at = _instant("until", until)
-        first = first_due(schedule, now_us)
+        first = schedule.first_due_at
         if until_at < first:
             raise InvalidSchedule(
                 f"until: {until.isoformat()} is before the first tick, {from_us(first).isoformat()}; "
@@ -273,16 +278,7 @@ def _limited(
     jitter_us = 0 if jitter is None else _duration("jitter", jitter)
     if schedule.period_us is not None and jitter_us > schedule.period_us:
         raise InvalidSchedule(f"jitter: {jitter} is longer than the period; ticks would overtake each other")
-    return Schedule(
-        schedule.start_at,
-        schedule.period_us,
-        schedule.cron,
-        schedule.timezone,
-        schedule.day_match,
-        until_at,
-        times,
-        jitter_us,
-    )
+    return replace(schedule, until_at=until_at, times_left=times, jitter_us=jitter_us)
 
 
 def _instant(name: str, value: Any) -> int:

@@ -65,6 +65,14 @@ def test_a_tick_that_nobody_asked_for_is_found() -> None:
     assert (found.uncalled_for, found.holds) == (1, False)
 
 
+def test_a_failed_proof_names_the_job_and_the_instants() -> None:
+    assert judged(history(HOURS)).faults == ()
+    (fault,) = judged(history([*HOURS[:4], HOURS[4] + timedelta(minutes=1), *HOURS[5:]])).faults
+    assert fault.startswith("line-001 '0 * * * *'")
+    assert f"not counted {HOURS[4]};" in fault
+    assert fault.endswith(f"owed {HOURS[4] + timedelta(minutes=1)}")
+
+
 def test_a_reminder_that_does_not_go_on_is_found() -> None:
     assert judged(history(HOURS, due=HORIZON)).stuck == 1
     file = history(HOURS)

@@ -15,7 +15,6 @@ from farro.silo.schedules.cron import LAST_US, Cron
 from farro.silo.schedules.schedule import (
     Schedule,
     count_between,
-    first_due,
     jitter_offset_us,
     make_named_schedule,
     make_schedule,
@@ -41,7 +40,7 @@ def named(**asked: Any) -> Schedule:
 def test_at_alone_is_due_once_at_its_instant() -> None:
     schedule = made(at=NOON + timedelta(hours=2))
     assert schedule.is_one_shot
-    assert first_due(schedule, NOW) == NOW + 2 * HOUR
+    assert schedule.first_due_at == NOW + 2 * HOUR
     assert next_due(schedule, NOW) == NOW + 2 * HOUR
     assert next_due(schedule, NOW + 2 * HOUR) is None
 
@@ -52,8 +51,8 @@ def test_at_keeps_its_instant_whatever_zone_it_is_written_in() -> None:
 
 
 def test_a_past_at_and_an_after_of_zero_are_due_now() -> None:
-    assert first_due(made(at=NOON - timedelta(days=3)), NOW) == NOW
-    assert first_due(made(after=timedelta(0)), NOW) == NOW
+    assert made(at=NOON - timedelta(days=3)).first_due_at == NOW
+    assert made(after=timedelta(0)).first_due_at == NOW
 
 
 def test_every_begins_after_one_period_unless_at_or_after_say_otherwise() -> None:
@@ -64,13 +63,13 @@ def test_every_begins_after_one_period_unless_at_or_after_say_otherwise() -> Non
 
 def test_a_past_at_with_every_is_due_now_and_then_stays_on_its_old_grid() -> None:
     schedule = made(at=NOON - timedelta(minutes=50), every=timedelta(hours=1))
-    assert first_due(schedule, NOW) == NOW
+    assert schedule.first_due_at == NOW
     assert next_due(schedule, NOW) == NOW + 10 * MINUTE
 
 
 def test_rem_008_and_065_the_grid_is_counted_from_the_due_instant_never_from_now() -> None:
     schedule = made(every=timedelta(minutes=1))
-    dues, due = [], first_due(schedule, NOW)
+    dues, due = [], schedule.first_due_at
     for _ in range(3):
         dues.append(due)
         following = next_due(schedule, due)
@@ -91,7 +90,7 @@ def test_rem_007_thirty_seconds_are_accepted_by_default() -> None:
 
 def test_rem_003_any_horizon_is_one_number() -> None:
     schedule = named(due=timedelta(days=60), period=timedelta(days=1))
-    assert first_due(schedule, NOW) == NOW + 60 * DAY
+    assert schedule.first_due_at == NOW + 60 * DAY
 
 
 def test_cron_falls_due_after_now_and_keeps_zone_and_day_rule() -> None:
@@ -122,7 +121,7 @@ def test_until_is_inclusive_and_ends_the_grid() -> None:
 def test_the_grid_ends_with_the_year_9999() -> None:
     last = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
     schedule = made(at=last, every=timedelta(minutes=1))
-    assert first_due(schedule, NOW) == to_us(last)
+    assert schedule.first_due_at == to_us(last)
     assert next_due(schedule, schedule.start_at) is None
     assert count_between(schedule, NOW, LAST_US * 2) == 1
     assert next_due(made(cron="59 59 23 31 12 *"), to_us(last)) is None

@@ -86,6 +86,7 @@ class Verdict:
 
     ``stuck``: jobs that had not come past the horizon; ``passed_over``: occurrences that FIRE_ALL's
     bound left out, as counted by ticks and rows; ``off_record``: recorded instants that were not counted.
+    ``faults``: a line for each job whose ticks are not those of its schedule.
     """
 
     due: int
@@ -97,11 +98,12 @@ class Verdict:
     stuck: int
     recorded: int
     off_record: int
+    faults: tuple[str, ...]
 
     @property
     def holds(self) -> bool:
-        faults = (self.lost, self.twice, self.uncalled_for, self.stuck, self.off_record)
-        return 0 < self.counted == self.due - self.passed_over and not any(faults)
+        wrong = (self.lost, self.twice, self.uncalled_for, self.stuck, self.off_record)
+        return 0 < self.counted == self.due - self.passed_over and not any(wrong)
 
 
 def verdict(lines: Iterable[CrontabLine], file: OnFile, horizon: datetime) -> Verdict:
@@ -110,6 +112,7 @@ def verdict(lines: Iterable[CrontabLine], file: OnFile, horizon: datetime) -> Ve
     Every job must have settled all instants up to ``horizon``.
     """
     sums: Counter[str] = Counter()
+    faults: list[str] = []
     for line in lines:
         ran = file.ran[line.key].due
         row = file.reminders.get(line.key)
@@ -130,8 +133,18 @@ def verdict(lines: Iterable[CrontabLine], file: OnFile, horizon: datetime) -> Ve
         ]
         sums["recorded"] += len(on_record)
         sums["off_record"] += max(0, len(set(on_record) - set(ran)) - passed_over)
-    names = Verdict.__dataclass_fields__
-    return Verdict(**{name: sums[name] for name in names})
+        if sorted(ran) != must and not passed_over:
+            missing, uncalled = Counter(must) - Counter(ran), Counter(ran) - Counter(must)
+            faults.append(
+                f"{line.key} {line.expression!r} from {from_us(row.start_at)}: not counted {_told(missing)}; "
+                f"counted without being owed {_told(uncalled)}"
+            )
+    names = Verdict.__dataclass_fields__.keys() - {"faults"}
+    return Verdict(**{name: sums[name] for name in names}, faults=tuple(faults))
+
+
+def _told(instants: Counter[int]) -> str:
+    return ", ".join(str(from_us(at)) for at in sorted(instants.elements())) or "none"
 
 
 def due_instants(expression: str, first: int, last: int | None) -> list[int]:

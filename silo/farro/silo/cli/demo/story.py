@@ -206,6 +206,8 @@ class Story:
                 (f"  {billing}", f"billing faults (bob charged {len(bob.charged)} times, carol never again)"),
             ),
         )  # fmt: skip
+        for fault in found.faults:
+            screen.say(fault, "red")
         holds = found.holds and not billing
         screen.say(
             "PROVEN: 0 lost, 0 twice" if holds else "THE PROOF FAILED", "bold green" if holds else "bold red"
