@@ -142,7 +142,7 @@ class ClusterOptions:
     renew_interval: timedelta = timedelta(seconds=1)  # three may fail
     settle: timedelta = timedelta(seconds=3)  # after a silo came or went, before partitions move for balance
     moves_max: int = 8  # partitions that a silo hands over at a time for balance
-    drain_moves_max: int = 64  # ... and when it drains
+    drain_moves_max: int = 64  # ... and when it drains, of those in which grains are awake
     hand_over_timeout: timedelta = timedelta(seconds=5)  # running turns may take as long
     take_batch_max: int = 512  # partitions taken in one transaction
 

@@ -6,7 +6,7 @@ The future activation is in the map before the first await, so two messages neve
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 
 from farro.client.errors import (
     CallCycle,
@@ -46,7 +46,8 @@ class Catalog:
         self._closed = False
         self.elsewhere: Elsewhere = _nowhere
         self._leaving: dict[Activation, None] = {}  # in the order they woke
-        self._left: asyncio.Event | None = None
+        self._left = asyncio.Event()
+        self._at_rest: frozenset[int] = frozenset()  # of the partitions that are being left
         for known in classes:
             for operation in known.operations.values():
                 operation.spec.resolve()  # names that did not exist yet when the class was declared
@@ -140,7 +141,7 @@ class Catalog:
             partition = NO_PARTITION
         elif (
             ownership.owned(partition) is None
-            or (partition in ownership.closing and not self._holds_up(call))
+            or (partition in ownership.closing and not self._goes_on_in(partition, call))
             or core.loop.time() >= core.suspect_from
         ):
             self.set_aside(call, partition)
@@ -154,6 +155,9 @@ class Catalog:
             self._leaving[activation] = None
         activation.post(call)
         core.turns.wake(activation, call)
+
+    def _goes_on_in(self, closing: int, call: Invocation) -> bool:
+        return closing not in self._at_rest and self._holds_up(call)
 
     def _holds_up(self, call: Invocation) -> bool:
         """Does a turn wait for it that has to end before its partition goes?
@@ -183,9 +187,8 @@ class Catalog:
             del self._awake[key]
             self._system_awake -= activation.known.system
         if self._leaving and activation in self._leaving:
-            self._leaving.pop(activation, None)
-            if self._left is not None and not self._leaving:
-                self._left.set()
+            del self._leaving[activation]
+            self._left.set()
 
     def _refuse_cycle(self, call: Invocation) -> None:
         """A call to a grain that is waiting for this very call can never run: say so at once."""
@@ -229,28 +232,39 @@ class Catalog:
 
     # ---- partitions that go
 
-    async def leave(self, partitions: frozenset[int], limit_s: float) -> None:
+    def awake_in(self) -> frozenset[int]:
+        """The partitions in which something is awake."""
+        return frozenset(each.partition for each in self._awake.values())
+
+    async def leave(self, partitions: frozenset[int], limit_s: float) -> AsyncGenerator[frozenset[int]]:
         """Put to sleep whatever is awake in partitions that are being handed over.
 
-        Calls that come from outside wait for the next owner from now on; running turns, and what they call
-        within, go on for ``limit_s`` seconds at most.  One at a time.
+        Yields them as they come to rest, each once: none waits for the turns of another.  Calls that come
+        from outside wait for the next owner from now on; running turns, and what they call within, go on for
+        ``limit_s`` seconds at most, then the rest is yielded as it is.  One at a time.
         """
         self._leaving = {each: None for each in self._awake.values() if each.partition in partitions}
-        self._left = asyncio.Event()
         deadline = self._core.loop.time() + limit_s
+        waiting = partitions
         try:
-            while self._leaving and (left_s := deadline - self._core.loop.time()) > 0:
+            while waiting:
                 for each in list(self._leaving):
                     each.put_to_sleep("its partition moves to another silo")
-                if not self._leaving:
-                    return
+                left_s = deadline - self._core.loop.time()
+                busy = {each.partition for each in self._leaving} if left_s > 0 else ()
+                if at_rest := waiting.difference(busy):
+                    waiting -= at_rest
+                    self._at_rest |= at_rest
+                    yield at_rest
+                    continue
+                self._left.clear()
                 try:
                     async with asyncio.timeout(min(LOOK_AGAIN_S, left_s)):
                         await self._left.wait()
                 except TimeoutError:
                     continue  # one that was still loading can be put to sleep now
         finally:
-            self._leaving, self._left = {}, None
+            self._leaving, self._at_rest = {}, frozenset()
 
     def drop(self, partitions: frozenset[int]) -> None:
         """Forget whatever is awake in partitions that are this silo's no more; who waits goes elsewhere."""

@@ -163,10 +163,10 @@ class Cluster:
                 while self._ownership.all():
                     self._rows = await self._provider.cluster()
                     self._tell(self._rows)
-                    going = self._plan().hand_over[: self._options.drain_moves_max]
+                    going = self._plan().hand_over
                     if not going:
                         return
-                    await self._partitions.hand_over(going)
+                    await self._partitions.hand_over(self._first_to_go(going))
                 self._tell(await self._provider.cluster())
         except TimeoutError:
             log.warning("%d partitions were not handed over in %g s", len(self._ownership.all()), limit_s)
@@ -174,6 +174,12 @@ class Cluster:
             log.warning("the store does not take the hand-over: %s", error)
         finally:
             self._router.go_on()
+
+    def _first_to_go(self, partitions: list[int]) -> list[int]:
+        """Those in which everybody sleeps, at once: nobody waits for them.  Then a few at a time."""
+        awake = self._core.catalog.awake_in()
+        asleep = [partition for partition in partitions if partition not in awake]
+        return asleep[: self._options.take_batch_max] or partitions[: self._options.drain_moves_max]
 
     async def close(self) -> None:
         """Look no more.  Calls that wait for another silo fail."""
@@ -344,7 +350,7 @@ class Cluster:
             self._asked.set()
 
     async def _tend(self) -> None:
-        """Look and act until there is nothing to do, then tell everybody what is."""
+        """Look, tell everybody what is, and act, until there is nothing to do."""
         for _ in range(ROUNDS_MAX):
             rows = await self._provider.cluster()
             if rows.view >= self._rows.view:
@@ -353,9 +359,11 @@ class Cluster:
             if lost := self._partitions.lost(self._rows):
                 log.warning("silo %d lost %d partitions", self.number, len(lost))
                 self._partitions.forget(lost)
+            self._tell(self._rows)
             if not await self._bury() and not await self._take():
                 break
-        self._tell(self._rows)
+        else:
+            self._asked.set()  # there may be more, and what was done last has not been told
         self._balance()
 
     def _note_who_is_active(self) -> None:

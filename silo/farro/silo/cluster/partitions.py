@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import aclosing
 
 from farro.client.clock import Clock
 from farro.providers.contracts import Provider
@@ -56,30 +57,33 @@ class Partitions:
         return taken
 
     async def hand_over(self, partitions: Sequence[int]) -> None:
-        """Let what is awake there come to rest, free them in the store, forget them.
+        """Let what is awake there come to rest, free them in the store, forget them; each as soon as it can.
 
         Calls that come meanwhile wait for the next owner.  Raises what the store raises.  If the store took
         nothing they stay; if that is not known they may be another's already: they are served no more, and
         the next look takes them again or lets them go.
         """
         going = frozenset(partitions)
+        limit_s = self._options.hand_over_timeout.total_seconds()
         async with self._handing_over:
             self._ownership.close(going)
             try:
-                await self._catalog.leave(going, self._options.hand_over_timeout.total_seconds())
-            except BaseException:
+                async with aclosing(self._catalog.leave(going, limit_s)) as leaving:
+                    async for at_rest in leaving:
+                        await self._free(at_rest)
+            finally:
                 self._ownership.closing -= going
-                raise
-            going &= self._ownership.closing  # the silo may have died meanwhile, and have taken some anew
-            try:
-                await self._provider.release(self.number, sorted(going), self._clock.now())
-            except Unavailable:
-                self._ownership.closing -= going
-                raise
-            except BaseException:
-                self.forget(going)
-                raise
+
+    async def _free(self, partitions: frozenset[int]) -> None:
+        going = partitions & self._ownership.closing  # the silo may have died meanwhile, and taken some anew
+        try:
+            await self._provider.release(self.number, sorted(going), self._clock.now())
+        except Unavailable:
+            raise
+        except BaseException:
             self.forget(going)
+            raise
+        self.forget(going)
 
     async def let_go(self, partitions: Sequence[int]) -> None:
         """Free what the store has under this silo's number and the silo does not serve."""

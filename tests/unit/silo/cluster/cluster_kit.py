@@ -61,6 +61,10 @@ class Count(Grain[CountState], name="count"):
     async def ask_late(self, other: str, amount: int) -> int:
         return await self.grain(Count, other).add_late(amount)
 
+    async def late_ask(self, other: str, amount: int) -> int:
+        await asyncio.sleep(LATE_S)
+        return await self.ask(other, amount)
+
     async def ask(self, other: str, amount: int) -> int:
         """Have another count, which may live on another silo, add something."""
         return await self.grain(Count, other).add(amount)
@@ -113,8 +117,13 @@ class Town:
 
     def key_of(self, silo: Silo) -> str:
         """A key of a count that lives on that silo."""
+        return self.keys_of(silo, 1)[0]
+
+    def keys_of(self, silo: Silo, how_many: int) -> list[str]:
+        """Keys of counts that live on that silo, each in a partition of its own."""
         owned = silo.rooms.core.ownership
-        return next(str(i) for i in range(10_000) if owned.serves(owned.partition_of("count", str(i))))
+        keys = {owned.partition_of("count", str(i)): str(i) for i in range(10_000)}
+        return [key for partition, key in keys.items() if owned.serves(partition)][:how_many]
 
 
 @asynccontextmanager

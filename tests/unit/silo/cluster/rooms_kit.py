@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import aclosing
 from functools import partial
 from random import Random
 from typing import Any, TypeVar, cast
@@ -165,10 +166,11 @@ class Group:
         """A planned move: what is awake comes to rest first."""
         going = frozenset(partitions) & source.ownership.all()
         source.ownership.close(going)
-        await source.rooms.catalog.leave(going, 5.0)
-        await source.store.release(source.number, sorted(going), self.clock.now())
-        self._forget(source, going)
-        await self.take(target, going)
+        async with aclosing(source.rooms.catalog.leave(going, 5.0)) as leaving:
+            async for at_rest in leaving:
+                await source.store.release(source.number, sorted(at_rest), self.clock.now())
+                self._forget(source, at_rest)
+                await self.take(target, at_rest)
 
     async def seize(self, target: Member, partitions: Iterable[int], *, unseen_s: float = 0.0) -> None:
         """A take-over: who owned them notices ``unseen_s`` later."""

@@ -82,17 +82,59 @@ async def test_a_grain_that_a_turn_elsewhere_asks_is_not_woken_in_a_partition_th
     async with town(2) as made:
         staying, leaving = made.silos
         owned = leaving.rooms.core.ownership
-        busy, asleep = [
-            key for key in map(str, range(1_000)) if owned.serves(owned.partition_of("count", key))
-        ][:2]
+        busy = made.key_of(leaving)
+        partition = owned.partition_of("count", busy)
+        asleep = next(
+            key
+            for key in map(str, range(10_000))
+            if owned.partition_of("count", key) == partition and key != busy
+        )
         running = asyncio.create_task(leaving.grain(Count, busy).add_late(1))
         await until(lambda: leaving.rooms.core.running, "a turn runs")
         going = asyncio.create_task(made.leave(leaving))
-        await until(lambda: owned.partition_of("count", asleep) in owned.closing, "its partition goes")
+        await until(lambda: partition in owned.closing, "its partition goes")
         await asyncio.sleep(LATE_S / 2)
         assert await staying.grain(Count, made.key_of(staying)).ask_late(asleep, 3) == 3
         assert await running == 1
         await going
+
+
+async def test_no_partition_waits_for_the_turns_of_another() -> None:
+    async with town(2) as made:
+        staying, leaving = made.silos
+        busy, idle = made.keys_of(leaving, 2)
+        assert await staying.grain(Count, idle).add(3) == 3
+        running = asyncio.create_task(leaving.grain(Count, busy).add_late(1))
+        await until(lambda: leaving.rooms.core.running, "a turn runs")
+        going = asyncio.create_task(made.leave(leaving))
+        await until(lambda: leaving.cluster.draining, "it drains")
+        assert await staying.grain(Count, idle).add(1) == 4
+        assert staying.rooms.catalog.awake("count", idle) is not None
+        assert not running.done()
+        assert await running == 1
+        await going
+
+
+async def test_a_turn_that_holds_up_its_partition_reaches_a_grain_that_has_gone_on_before() -> None:
+    async with town(2) as made:
+        staying, leaving = made.silos
+        busy, idle = made.keys_of(leaving, 2)
+        assert await leaving.grain(Count, idle).add(3) == 3  # awake: both go in one batch
+        running = asyncio.create_task(leaving.grain(Count, busy).late_ask(idle, 1))
+        await until(lambda: leaving.rooms.core.running, "a turn runs")
+        store, catalog = made.stores[leaving], leaving.rooms.catalog
+        store.freeze("release")
+        going = asyncio.create_task(made.leave(leaving))
+        await store.until_frozen("release")  # of the partitions in which everybody sleeps
+        store.thaw()
+        store.freeze("release")
+        await until(lambda: store.calls["release"] == 2, "the idle one's goes")
+        await until(lambda: leaving.cluster.figures().calls_held or catalog.awake("count", idle), "it asks")
+        assert catalog.awake("count", idle) is None
+        store.thaw()
+        assert await running == 4
+        await going
+        assert await staying.grain(Count, idle).add(0) == 4
 
 
 async def test_what_a_crashed_silo_owned_is_taken_over_at_once() -> None:
