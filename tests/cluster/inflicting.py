@@ -81,8 +81,9 @@ class Faulty:
             raise RuntimeError("a full disk needs prlimit(2), which Linux has")
         limit = (resource.RLIM_INFINITY if bytes_max is None else bytes_max, resource.RLIM_INFINITY)
         uid = None if self.server is None else self.server.uid
-        for pids in self._writers():
-            _limit_file_size(pids, limit, uid)
+        with suppress(psutil.NoSuchProcess):  # the database is being restarted: it comes back without a limit
+            for pids in self._writers():
+                _limit_file_size(pids, limit, uid)
 
     def _writers(self) -> Iterator[list[int]]:
         if self.server is None:

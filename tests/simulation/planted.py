@@ -30,6 +30,7 @@ from farro.silo.reminders.held import HeldReminders
 from farro.silo.reminders.ticks import TickInFlight
 from farro.silo.schedules import missed
 from farro.silo.schedules.missed import Deliver, Skip
+from farro.silo.store_clock import StoreClock
 from farro.silo.testing.simulated_cluster import SimulatedCluster, SimulatedSilo
 from tests.simulation.planting import PLANTED, SECOND_US, plants
 
@@ -166,6 +167,13 @@ def early_tick(cluster: SimulatedCluster) -> Generator[None]:
 
 
 @plants
+def due_by_the_machines_clock(cluster: SimulatedCluster) -> Generator[None]:
+    """What falls due goes by the silo's own clock, although the store has one."""
+    with patch.object(StoreClock, "now", lambda self: self._machine.now()):
+        yield
+
+
+@plants
 def cancel_ignored_at_dequeue(cluster: SimulatedCluster) -> Generator[None]:
     """A tick that waits for its grain is not asked again whether its reminder is still there."""
 
@@ -252,6 +260,7 @@ FOUND_BY = {
     "renewed_although_the_loop_is_stuck": 15,
     "handed_over_without_waiting": 10,
     "early_tick": 2,
+    "due_by_the_machines_clock": 1,
     "cancel_ignored_at_dequeue": 1,
     "missed_judged_by_lateness": 2,
     "one_shot_dropped_when_missed": 1,

@@ -51,6 +51,7 @@ class Mood:
     lease_s: float
     grace_s: float  # missed_grace
     skew_us: int  # clocks differ from the true time by up to this
+    store_has_clock: bool
 
     @classmethod
     def drawn(cls, random: Random) -> Mood:
@@ -65,6 +66,7 @@ class Mood:
             lease_s=random.choice((4.0, 8.0, 12.0)),
             grace_s=random.choice((2.0, 10.0, 30.0)),
             skew_us=random.choice((0, 0, 200_000, 5 * SECOND_US)),
+            store_has_clock=random.random() < 0.5,
         )
 
     @property
@@ -86,6 +88,7 @@ class Scenario:
         self.history = history
         self.mood = mood
         self.random = history.random
+        cluster.store.has_clock = mood.store_has_clock
         self._operations = 0
         self._faulty = True
 

@@ -92,6 +92,13 @@ class Members(Protocol):
         """
         ...
 
+    async def store_time(self) -> int | None:
+        """What the store's own clock shows, in microseconds since the epoch.
+
+        None when the store has none, or is on this very machine and has the machine's.
+        """
+        ...
+
     async def set_status(self, number: int, status: SiloStatus, now: int) -> bool:
         """Move a member to ACTIVE or DRAINING.  False when it is none.  Repeatable."""
         ...

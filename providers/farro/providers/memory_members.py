@@ -72,6 +72,9 @@ class MemoryMembers:
             service.silos[number] = replace(silo, renewals=silo.renewals + 1, load=load)
             return service.view
 
+    async def store_time(self) -> int | None:
+        return None
+
     async def set_status(self, number: int, status: SiloStatus, now: int) -> bool:
         service = self._writable()
         with service.membership:

@@ -33,6 +33,7 @@ from farro.silo.process import GarbageCollection, SwitchInterval
 from farro.silo.reminders.machine_load import MachineLoad, read_machine_load
 from farro.silo.reminders.management_grain import ReminderManagement
 from farro.silo.rooms import Rooms
+from farro.silo.store_clock import StoreClock
 from farro.silo.streams.stream_grains import StreamConsumer, StreamReading
 from farro.silo.system_grains import PartitionGrain, SiloGrain
 
@@ -90,7 +91,7 @@ class Silo:
         self._service_id = service_id
         self._listen = listen
         self._advertise = None if advertise is None else _advertised(advertise)
-        self._clock: Clock = clock if clock is not None else SystemClock()
+        self._clock: Clock = clock if clock is not None else StoreClock(SystemClock())
         self._random = random if random is not None else Random(SystemRandom().getrandbits(64))
         self._switch_interval = SwitchInterval()
         self._garbage = GarbageCollection()
@@ -187,6 +188,10 @@ class Silo:
         else:
             self.provider = self._store
         info = await self.provider.open(self._clock.now())
+        if isinstance(self._clock, StoreClock):
+            asked_at = self._clock.steady()
+            if (at := await self.provider.store_time()) is not None:
+                self._clock.heard(at, asked_at)
         self.store_url = info.url
         self._ownership = Ownership(info.partitions)
 

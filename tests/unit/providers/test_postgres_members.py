@@ -18,6 +18,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from farro.client.clock import SystemClock
 from farro.providers.conformance.made import NOW, PARTITION, Owner, an_owner, writing
 from farro.providers.contracts import Provider
 from farro.providers.errors import OutcomeUnknown, StoreError, Unavailable
@@ -98,6 +99,12 @@ async def holder_of(sql: Any, provider: PostgresProvider, number: int) -> int | 
 
 
 # ---- the handle
+
+
+async def test_the_time_is_the_servers(provider: PostgresProvider) -> None:
+    before = SystemClock().now()
+    shown = await provider.store_time()
+    assert before <= shown <= SystemClock().now(), "the server is on this machine"
 
 
 async def test_a_handle_serves_the_loop_of_another_thread(provider: PostgresProvider) -> None:

@@ -17,6 +17,7 @@ from farro.providers.members import ClusterRows, Members, PartitionRow, SiloRow,
 from farro.providers.rows import Outcome, PutReminder
 
 DAY = 86_400 * SECOND
+YEAR_2020 = 1_577_836_800 * SECOND
 
 
 async def heartbeat(handle: Members, beats: int, begun: Callable[[], object]) -> tuple[SiloRow, ClusterRows]:
@@ -46,6 +47,16 @@ class ClusterKit(StoreKit):
         assert await store.set_status(silo.number, SiloStatus.DRAINING, NOW + 2)
         active = replace(silo, status=SiloStatus.DRAINING, renewed_at=NOW + 2)
         assert (await store.cluster()).silos == (active,)
+
+    async def test_a_clock_of_the_stores_own_goes_on(self, store: Provider) -> None:
+        handle = store.members()
+        try:
+            shown = [await store.store_time(), await handle.store_time(), await store.store_time()]
+        finally:
+            await handle.close()
+        told = [at for at in shown if at is not None]
+        assert len(told) in (0, 3) and told == sorted(told)
+        assert all(at > YEAR_2020 for at in told), "microseconds since the epoch"
 
     async def test_the_view_grows_with_every_change_of_what_is_told_and_only_then(
         self, store: Provider

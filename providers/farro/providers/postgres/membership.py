@@ -103,6 +103,10 @@ class MemberVerbs:
         view: int | None = await self._value("renew", self._service_id, number, now, load)
         return view
 
+    async def store_time(self) -> int:
+        at: int = await self._value("store_time")
+        return at
+
     async def set_status(self, number: int, status: SiloStatus, now: int) -> bool:
         return bool(await self._value("set_status", self._service_id, number, status.value, now))
 

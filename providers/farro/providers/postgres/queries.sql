@@ -114,6 +114,10 @@ FROM {schema}.services AS v WHERE v.service_id = $1
 -- The view's number, NULL when the silo is no member.
 SELECT {schema}.renew_2($1, $2, $3, $4)
 
+-- name: store_time
+-- The server's clock in microseconds since the epoch.
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+
 -- name: set_status
 -- False when the silo is no member.
 SELECT {schema}.set_status_1($1, $2, $3, $4)

@@ -67,6 +67,9 @@ class MemberVerbs(ABC):
             lambda connection: membership.renew(connection, self._service, number, now, load), look_again=True
         )
 
+    async def store_time(self) -> int | None:
+        return None  # the file is on this machine
+
     async def set_status(self, number: int, status: SiloStatus, now: int) -> bool:
         return await self.run_in_writer(
             lambda connection: membership.set_status(connection, self._service, number, status, now)

@@ -26,6 +26,7 @@ from farro.silo.cli.supervising.signs import Signs
 from farro.silo.gateway.address import CannotListen, ListenAddress
 from farro.silo.host import Silo
 from farro.silo.options import OptionsError, ReminderOptions, SiloOptions
+from farro.silo.store_clock import StoreClock
 
 log = logging.getLogger("farro.cli")
 
@@ -245,7 +246,7 @@ def _defect(stop: Stop, context: dict[str, Any]) -> None:
 def _time(demo_clock: str | None) -> tuple[Clock, ReminderOptions]:
     """The silo's clock, and reminder options that fit its speed."""
     if demo_clock is None:
-        return SystemClock(), ReminderOptions()
+        return StoreClock(SystemClock()), ReminderOptions()
     start, _, speed_text = demo_clock.rpartition(":")
     try:
         speed = float(speed_text)

@@ -20,6 +20,7 @@ from typing import TypeVar
 from farro.client.clock import Clock, SystemClock
 from farro.providers.errors import StoreError
 from farro.providers.members import Members, SiloRow
+from farro.silo.store_clock import StoreClock
 from farro.silo.tasks import TaskOwner, run_on
 
 log = logging.getLogger("farro.cluster")
@@ -37,13 +38,16 @@ class Beat:
     """How one renewal went, as told to the silo's loop.
 
     ``sent_at``: loop time before it was sent.  ``view``: the store's view, None when the silo is no member
-    any more.  ``error``: why the store did not take it; then ``view`` says nothing.
+    any more.  ``error``: why the store did not take it; then ``view`` says nothing.  ``store_time``: what the
+    store's clock showed when it was asked at ``asked_at`` (of the silo's ``Clock.steady``), if it was.
     """
 
     number: int
     sent_at: float
     view: int | None = None
     error: str | None = None
+    store_time: int | None = None
+    asked_at: int = 0
 
 
 class Heartbeat:
@@ -125,6 +129,8 @@ class Heartbeat:
 
     def _heard(self, beat: Beat) -> None:
         self._answered_at = self._loop.time()
+        if beat.store_time is not None and isinstance(self._clock, StoreClock):
+            self._clock.heard(beat.store_time, beat.asked_at)
         self._load_now = self._load()
         if beat.number == self._number:
             self._hear(beat)
@@ -175,7 +181,19 @@ class Heartbeat:
         except Exception as error:  # a fault in a provider: the lease ages, and the log says why
             log.exception("the provider failed at a renewal; the next one comes")
             return Beat(number, now, error=repr(error))
-        return Beat(number, now, view)
+        asked_at = self._clock.steady()
+        return Beat(number, now, view, store_time=await self._store_time(), asked_at=asked_at)
+
+    async def _store_time(self) -> int | None:
+        if not isinstance(self._clock, StoreClock):
+            return None
+        try:
+            return await self._members.store_time()
+        except StoreError as error:  # the renewal was taken, and that is what counts
+            log.info("the store did not say what time it is: %s", error)
+        except Exception:  # as above
+            log.exception("the provider failed when it was asked for the time")
+        return None
 
     def _tell(self, beat: Beat) -> None:
         if self._own_loop is self._loop:

@@ -32,6 +32,9 @@ class FaultyMembers:
     async def renew(self, number: int, now: int, load: int = 0) -> int | None:
         return await self._pass("renew", lambda: self._inner.renew(number, now, load))
 
+    async def store_time(self) -> int | None:
+        return await self._pass("store_time", self._inner.store_time)
+
     async def set_status(self, number: int, status: SiloStatus, now: int) -> bool:
         return await self._pass("set_status", lambda: self._inner.set_status(number, status, now))
 

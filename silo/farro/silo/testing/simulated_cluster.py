@@ -15,6 +15,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from farro.client.clock import Clock
 from farro.client.codec import Codec
 from farro.client.errors import CallTimeout, FarroError, SiloUnavailable, from_wire, to_wire
 from farro.silo.gateway.session import CallTarget
@@ -23,6 +24,7 @@ from farro.silo.host import Silo
 from farro.silo.membership import Network
 from farro.silo.options import SiloOptions
 from farro.silo.reminders.machine_load import MachineLoad
+from farro.silo.store_clock import StoreClock
 from farro.silo.testing.simulated_network import CLOSED, End, Host, SimulatedNetwork
 from farro.silo.testing.simulated_provider import SimulatedProvider
 from farro.silo.testing.simulated_sockets import SimulatedGateway, WayOut
@@ -30,12 +32,25 @@ from farro.silo.testing.simulated_store import SimulatedStore
 from farro.silo.testing.simulated_time import SimulatedClock, SimulatedLoop, Simulation
 
 MACHINE = MachineLoad(cpus=2.0, memory_load=0.5)
+LOST_TO_DRIFT_US = 20_000  # of a clock that follows the store's, while it cannot ask for a minute and a half
 DOOR = "/calls"
 """Where simulated clients come in.  Their calls skip the gateway's frames, which the links between silos
 have."""
 
 CALM = SiloOptions(switch_interval=None, garbage_put_off=None, allow_insecure_bind=True)
 """Options that leave alone what belongs to the whole Python process."""
+
+
+class _FollowingClock(StoreClock):
+    """Notes how far it is behind: an answer may take seconds."""
+
+    def __init__(self, cluster: SimulatedCluster, machine: Clock) -> None:
+        super().__init__(machine)
+        self._cluster = cluster
+
+    def heard(self, store_us: int, asked_at: int) -> None:
+        super().heard(store_us, asked_at)
+        self._cluster.note_skew(self._cluster.simulation.wall_us - self.now() + LOST_TO_DRIFT_US)
 
 
 class SimulatedSilo:
@@ -70,9 +85,13 @@ class SimulatedSilo:
         self.life += 1
         self.state = "starting"
         cluster, loop = self.cluster, self.cluster.simulation.loop(self.name)
-        cluster.skew_max_us = max(cluster.skew_max_us, abs(self.skew_us))
         self.loop = loop
-        self.clock = SimulatedClock(cluster.simulation, self.skew_us, cluster.simulation.now_us)
+        self.machine_clock = SimulatedClock(cluster.simulation, self.skew_us, cluster.simulation.now_us)
+        self.clock: Clock = self.machine_clock
+        if cluster.store.has_clock:
+            self.clock = _FollowingClock(cluster, self.machine_clock)
+        else:
+            cluster.note_skew(self.skew_us)
         self.provider = SimulatedProvider(cluster.store, loop)
         self.host = Host(self.address, loop)
         self.door = Host(self.address + DOOR, loop, self._accept)
@@ -154,11 +173,12 @@ class SimulatedSilo:
 
     def set_clock(self, by_us: int) -> None:
         """Somebody sets the machine's clock, forward or back."""
-        self.cluster.clocks_were_set = True
         self.skew_us += by_us
-        self.cluster.skew_max_us = max(self.cluster.skew_max_us, abs(self.skew_us))
+        if not self.cluster.store.has_clock:
+            self.cluster.clocks_were_set = True
+            self.cluster.note_skew(self.skew_us)
         if self.loop is not None and not self.loop.dead:
-            self.clock.jump(by_us)
+            self.machine_clock.jump(by_us)
         self.cluster.tell(f"the clock of {self.name} is set by {by_us / 1e6:+g} s")
 
     # ---- calls from outside
@@ -294,7 +314,7 @@ class SimulatedCluster:
         self.options = options
         self.story: list[tuple[int, str]] = []
         self.running: dict[asyncio.Task[Any], None] = {}
-        self.clocks_were_set = False
+        self.clocks_were_set = False  # one that silos go by
         self.ended: dict[
             int, int
         ] = {}  # silo number: when its process ended or was asked to (true wall time)
@@ -312,6 +332,10 @@ class SimulatedCluster:
     def close(self) -> None:
         self.simulation.close()
         self.running.clear()
+
+    def note_skew(self, by_us: int) -> None:
+        """A clock that a silo goes by is that far from the true time."""
+        self.skew_max_us = max(self.skew_max_us, abs(by_us))
 
     def place_of(self, loop: SimulatedLoop) -> SimulatedSilo:
         """The machine whose process runs on that loop."""

@@ -146,6 +146,19 @@ class SimulatedProvider(FaultyProvider):
     async def renew(self, number: int, now: int, load: int = 0) -> int | None:
         return await self.renew_by(self.inner, number, now, load)
 
+    async def store_time_by(self, handle: MemoryMembers) -> int | None:
+        store = self._store
+        if not store.has_clock:
+            return None
+
+        async def at_store() -> int:
+            return store.simulation.wall_us
+
+        return await self._request(handle, "store_time", at_store)
+
+    async def store_time(self) -> int | None:
+        return await self.store_time_by(self.inner)
+
     async def _request(
         self,
         handle: MemoryMembers,
@@ -301,3 +314,6 @@ class _SimulatedMembers(FaultyMembers):
         self, number: int, partitions: Sequence[int], now: int, epochs: Sequence[int] | None = None
     ) -> list[PartitionRow]:
         return await self._provider.take_by(self._handle, number, partitions, now, epochs)
+
+    async def store_time(self) -> int | None:
+        return await self._provider.store_time_by(self._handle)

@@ -82,6 +82,7 @@ class SimulatedStore:
         self.renewed: dict[int, list[int]] = {}  # silo: when a renewal of it was counted
         self.acknowledged: dict[int, list[int]] = {}  # silo: when it sent a renewal whose answer it has heard
         self.down = False
+        self.has_clock = False  # which silos ask, and which is right; else each goes by its machine's
         self.stragglers: list[Straggler] = []
         self.drop_sessions: list[Callable[[], None]] = []  # of each process that connects
 
