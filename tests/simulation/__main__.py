@@ -15,6 +15,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 
+from farro.silo.cli.failing import end_by_sigpipe
 from tests.simulation.planted import planted
 from tests.simulation.planting import PLANTED
 from tests.simulation.running import Bug, Verdict, run
@@ -37,9 +38,17 @@ def main(arguments: list[str] | None = None) -> int:
         return _search(given.seed, given.seeds)
     if given.seeds > 1:
         return _many(range(given.seed, given.seed + given.seeds), given.planted)
-    verdict = run(given.seed, _bug(given.planted), listener=print, digest=True)
+    verdict = run(given.seed, _bug(given.planted), listener=_tell, digest=True)
     print(f"{verdict.figures} {verdict.digest}")
     return _told(verdict, given.planted)
+
+
+def _tell(line: str) -> None:
+    """A line of the story; told from inside of what is simulated, where an error would be a finding."""
+    try:
+        print(line)
+    except BrokenPipeError:
+        end_by_sigpipe()
 
 
 def _bug(name: str | None) -> Bug | None:
@@ -94,4 +103,9 @@ def _search(first: int, most: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        code = main()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        end_by_sigpipe()
+    sys.exit(code)

@@ -21,9 +21,9 @@ from farro.silo.activations.catalog import Catalog
 from farro.silo.activations.invocation import Admission
 from farro.silo.activations.turns import Turns
 from farro.silo.cluster import router
-from farro.silo.cluster.cluster import Cluster
 from farro.silo.cluster.observing import Observer
 from farro.silo.cluster.partitions import Partitions
+from farro.silo.cluster.standing import Standing
 from farro.silo.reminders import judging, ticks
 from farro.silo.reminders.due_queue import DueQueue
 from farro.silo.reminders.held import HeldReminders
@@ -90,13 +90,13 @@ def expiry_by_wall_clock(cluster: SimulatedCluster) -> Generator[None]:
 @plants
 def no_freeze(cluster: SimulatedCluster) -> Generator[None]:
     """A silo that cannot renew serves on."""
-    trust = Cluster._trust
+    trust = Standing.trust
 
-    def wrong(self: Cluster, sent_at: float) -> None:
+    def wrong(self: Standing, sent_at: float) -> None:
         trust(self, sent_at)
         self._core.suspect_from = self._core.frozen_from = float("inf")
 
-    with patch.object(Cluster, "_trust", wrong):
+    with patch.object(Standing, "trust", wrong):
         yield
 
 

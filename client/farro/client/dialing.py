@@ -103,6 +103,12 @@ def _explained(gateway: str, error: BaseException, timeout_s: float) -> FarroErr
             problem = "the silo is shutting down or full"
         elif error.status == 403:
             problem = "it refuses this client's Host or Origin (HTTP status 403)"
+    elif isinstance(error, aiohttp.ClientConnectorCertificateError):
+        problem = f"its certificate is not trusted here: {error.certificate_error}"
+    elif isinstance(error, aiohttp.ClientSSLError):
+        problem = (
+            "no TLS is spoken there; a silo is reached by http://HOST:PORT, https is for a proxy before it"
+        )
     elif isinstance(error, aiohttp.ClientConnectorError):
         number = error.os_error.errno
         problem = os.strerror(number) if number and number > 0 else str(error.os_error)

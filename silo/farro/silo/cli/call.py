@@ -8,14 +8,11 @@ from typing import Any, NoReturn
 
 import click
 
-from farro.client.client import Client
 from farro.client.errors import FarroError
 from farro.silo.cli import options as given
+from farro.silo.cli.connecting import CALL_TIMEOUT_S, CONNECT_TIMEOUT_S, connected
 from farro.silo.cli.failing import BadUsage, Failed, one_line
 from farro.silo.cli.jsonable import jsonable
-
-CONNECT_TIMEOUT_S = 4.0
-CALL_TIMEOUT_S = 30.0
 
 
 @click.command(context_settings={"ignore_unknown_options": True})  # -5 is an argument, not an option
@@ -53,12 +50,9 @@ async def ask(
     silo_url: str, timeout_s: float, grain_type: str, grain_key: str, method: str, values: list[Any]
 ) -> Any:
     """One call through a client of its own.  Raises :class:`Failed` with the reason in one line."""
+    connect_s = min(timeout_s, CONNECT_TIMEOUT_S)
     try:
-        client = Client(silo_url, timeout=timeout_s, connect_timeout=min(timeout_s, CONNECT_TIMEOUT_S))
-    except ValueError as error:
-        raise BadUsage(f"--silo: {one_line(str(error))}") from None
-    try:
-        async with client:
+        async with connected(silo_url, connect_timeout_s=connect_s, timeout_s=timeout_s) as client:
             return await client.call(grain_type, grain_key, method, *values)
     except FarroError as error:
         unknown = " (whether it ran is not known)" if error.turn_ran is None else ""

@@ -12,11 +12,11 @@ import click
 from farro.client.client import Client
 from farro.client.clock import SystemClock
 from farro.client.errors import FarroError
-from farro.providers.members import ClusterRows, SiloRow
+from farro.providers.members import ClusterRows, Members, SiloRow
 from farro.providers.opening import open_provider
 from farro.silo.cli import options as given
-from farro.silo.cli.call import CONNECT_TIMEOUT_S
-from farro.silo.cli.failing import EXAMPLE_SILO, BadUsage, Failed, one_line
+from farro.silo.cli.connecting import connected
+from farro.silo.cli.failing import EXAMPLE_SILO, Failed, one_line
 from farro.silo.cli.reminders_source import prefers_store, store
 from farro.silo.cluster.silo_grain import ClusterLook, SiloFacts
 from farro.silo.system_grains import SiloGrain
@@ -60,13 +60,19 @@ class OfSilos:
 
 
 class OfStore:
-    """Reads the rows themselves."""
+    """Reads the rows themselves.  A service that no silo has ever joined is misspelt, not empty."""
 
-    def __init__(self, read: Callable[[], Any]) -> None:
-        self._read = read
+    def __init__(self, members: Members, service_id: str) -> None:
+        self._members = members
+        self._service_id = service_id
 
     async def rows(self) -> ClusterRows:
-        rows: ClusterRows = await self._read()
+        rows = await self._members.cluster()
+        if not rows.view and not rows.silos:
+            raise Failed(
+                f"--service-id: no silo has ever served {one_line(self._service_id)!r} on this store; give "
+                "the name that its silos were started with"
+            )
         return rows
 
 
@@ -85,7 +91,7 @@ async def source(
         raise Failed(f"--store: {one_line(store)} lives inside its silo; ask that silo with --silo")
     await provider.open(clock.now())
     try:
-        yield OfStore(provider.cluster)
+        yield OfStore(provider, service_id)
     finally:
         await provider.close()
 
@@ -93,11 +99,7 @@ async def source(
 @asynccontextmanager
 async def of_silos(urls: Iterable[str]) -> AsyncIterator[OfSilos]:
     """Several addresses: whoever of them answers."""
-    try:
-        client = Client(*urls, connect_timeout=CONNECT_TIMEOUT_S, timeout=ASK_WITHIN_S)
-    except ValueError as error:
-        raise BadUsage(f"--silo: {one_line(str(error))}") from None
-    async with client:
+    async with connected(*urls, timeout_s=ASK_WITHIN_S) as client:
         yield OfSilos(client)
 
 

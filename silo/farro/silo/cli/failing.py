@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+from typing import NoReturn
+
 import click
 
 EXAMPLE_SILO = "http://127.0.0.1:11111"
@@ -27,3 +32,12 @@ def one_line(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def end_by_sigpipe() -> NoReturn:
+    """The reader went away (``| head``): end as any program does that was not written in Python."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left for the last flush
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGPIPE)
+    sys.exit(1)

@@ -12,7 +12,7 @@ from typing import NoReturn
 
 import click
 
-from farro.silo.cli.failing import one_line
+from farro.silo.cli.failing import end_by_sigpipe, one_line
 
 COMMANDS = {
     "silo": ("farro.silo.cli.silo", "silo", "Run a silo that serves the grain classes of MODULES."),
@@ -71,7 +71,7 @@ def main() -> NoReturn:
         click.echo("Interrupted.", err=True)
         sys.exit(128 + signal.SIGINT)
     except BrokenPipeError:
-        _end_by_sigpipe()
+        end_by_sigpipe()
     except Exception as error:
         if os.environ.get(TRACEBACK_VARIABLE):
             raise
@@ -94,15 +94,6 @@ def _run(arguments: list[str]) -> int:
     except click.exceptions.Exit as end:
         return end.exit_code
     return code if isinstance(code, int) else 0
-
-
-def _end_by_sigpipe() -> NoReturn:
-    """The reader went away (``| head``): end as any program does that was not written in Python."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nothing is left for the last flush
-    if hasattr(signal, "SIGPIPE"):
-        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGPIPE)
-    sys.exit(1)
 
 
 if __name__ == "__main__":

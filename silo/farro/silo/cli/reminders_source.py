@@ -11,7 +11,6 @@ from typing import Any, Protocol, TypeVar
 import click
 from click.core import ParameterSource
 
-from farro.client.client import Client
 from farro.client.clock import SystemClock
 from farro.client.errors import FarroError, InvalidPayload
 from farro.client.identity import GrainId
@@ -26,7 +25,7 @@ from farro.client.reminders import (
 from farro.providers.errors import BadStoreUrl, StoreError
 from farro.providers.opening import open_provider
 from farro.silo.cli import options as given
-from farro.silo.cli.call import CONNECT_TIMEOUT_S
+from farro.silo.cli.connecting import connected
 from farro.silo.cli.failing import BadUsage, Failed, one_line
 from farro.silo.grains.reminder_rows import checked_name
 from farro.silo.reminders.management_reading import PAGE_MAX, PageKey, ReminderReader
@@ -110,11 +109,7 @@ def prefers_store(context: click.Context) -> bool:
 @asynccontextmanager
 async def of_silo(silo_url: str) -> AsyncIterator[Reminders]:
     """The management verbs of a silo, by a client of its own."""
-    try:
-        client = Client(silo_url, connect_timeout=CONNECT_TIMEOUT_S)
-    except ValueError as error:
-        raise BadUsage(f"--silo: {one_line(str(error))}") from None
-    async with client:
+    async with connected(silo_url) as client:
         yield client.reminders
 
 

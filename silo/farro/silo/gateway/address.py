@@ -1,7 +1,8 @@
-"""Where a gateway listens, and who may knock: pure rules about hosts and origins."""
+"""Where a gateway listens, and who may knock: rules about addresses, hosts and origins."""
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 from dataclasses import dataclass
@@ -57,6 +58,36 @@ class ListenAddress:
                 "version: anybody there could call every grain. Listen on 127.0.0.1, or accept that with "
                 "allow_insecure_bind=True (--allow-insecure-bind)"
             )
+
+    def refused(self, error: OSError) -> CannotListen:
+        """Why the system does not let this program listen here."""
+        if error.errno == errno.EADDRINUSE:
+            problem = f"{self} is already in use by another process; stop it, or listen on another port"
+        elif error.errno == errno.EADDRNOTAVAIL:
+            problem = f"{self} is not an address of this machine"
+        elif error.errno in (errno.EACCES, errno.EPERM):
+            problem = f"{self} may not be used by this user; choose a port above 1023"
+        else:
+            problem = f"cannot listen on {self}: {error.strerror or error}"
+        return CannotListen(problem)
+
+    def check_free(self) -> None:
+        """Raises :class:`CannotListen` if nobody could listen here at this moment.
+
+        It listens itself and stops at once: a port that is only bound shows to nobody else that it is taken.
+        """
+        try:
+            for family, kind, protocol, _, address in socket.getaddrinfo(
+                self.host, self.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            ):
+                with socket.socket(family, kind, protocol) as listener:
+                    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                    if family == socket.AF_INET6:
+                        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                    listener.bind(address)
+                    listener.listen(1)
+        except OSError as error:
+            raise self.refused(error) from error
 
 
 def _ip(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

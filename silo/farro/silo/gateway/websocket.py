@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -13,7 +12,7 @@ from aiohttp import web
 from farro.client.cluster_map import ClusterMap
 from farro.client.codec import Codec
 from farro.client.protocol import FRAME_BYTES_MAX, PATH
-from farro.silo.gateway.address import CannotListen, ListenAddress, host_allowed
+from farro.silo.gateway.address import ListenAddress, host_allowed
 from farro.silo.gateway.limits import GatewayOptions
 from farro.silo.gateway.session import CallTarget, Shared
 from farro.silo.gateway.sessions import CLOSE_S, Sessions
@@ -86,7 +85,7 @@ class Gateway:
             )
         except OSError as error:
             await self._runner.cleanup()
-            raise CannotListen(_bind_problem(self._listen, error)) from error
+            raise self._listen.refused(error) from error
         self._address = ListenAddress(*self._server.sockets[0].getsockname()[:2])
 
     async def start(self, silo: int | None = None) -> None:
@@ -197,13 +196,3 @@ class _Refused(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         transport.close()
-
-
-def _bind_problem(listen: ListenAddress, error: OSError) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return f"{listen} is already in use by another process; stop it, or listen on another port"
-    if error.errno == errno.EADDRNOTAVAIL:
-        return f"{listen} is not an address of this machine"
-    if error.errno in (errno.EACCES, errno.EPERM):
-        return f"{listen} may not be used by this user; choose a port above 1023"
-    return f"cannot listen on {listen}: {error.strerror or error}"

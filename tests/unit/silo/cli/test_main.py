@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from importlib.metadata import version
+from pathlib import Path
 
 import click
 import pytest
 
 from farro.silo.cli.main import COMMANDS, farro
+from farro.silo.host import Silo
+from tests.acceptance.processes import farro_here
 from tests.unit.silo.cli.reference import DOCUMENT, reference
 
 
@@ -72,3 +79,60 @@ def test_version_says_the_version() -> None:
     argv = [sys.executable, "-m", "farro.silo.cli.main", "--version"]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"farro {version('farro')}\n", "")
+
+
+TAKE_A_SERVICE = sorted(
+    path for path, command in ALL.items() if any("--service-id" in each.opts for each in command.params)
+)
+
+
+@pytest.mark.parametrize("path", TAKE_A_SERVICE)
+def test_a_service_without_a_name_is_bad_usage(path: str) -> None:
+    arguments = ["1" for each in ALL[path].params if isinstance(each, click.Argument)]
+    done = farro_here(*path.split()[1:], "--service-id", " ", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines()[-1].startswith(
+        "Error: --service-id: the name of a service must not be empty"
+    )
+
+
+def test_a_service_id_from_the_environment_that_is_empty_counts_as_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FARRO_SERVICE_ID", "")
+    command = ALL["farro silo"]
+    assert command.make_context("silo", ["app"]).params["service_id"] == "default"
+
+
+PRINTS = (
+    "--help",
+    "silo --help",
+    "cron next '0 * * * * *' --count 1000",
+    "cron explain '*/5 * * * *'",
+    "cluster status --partitions --store {store}",
+    "cluster status --json --store {store}",
+)
+
+
+@pytest.mark.parametrize("command", PRINTS)
+async def test_CLI_006_a_reader_that_goes_away_ends_any_command_in_silence(
+    command: str, tmp_path: Path
+) -> None:
+    store = f"sqlite:///{tmp_path / 'farro.db'}"
+    async with Silo([], store):
+        pass
+    reading, writing = os.pipe()
+    os.close(reading)  # gone before a word is written: nothing is left to how much a pipe takes
+    try:
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [sys.executable, "-m", "farro.silo.cli.main", *shlex.split(command.format(store=store))],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (-signal.SIGPIPE, "")

@@ -93,7 +93,7 @@ async def test_a_silo_that_drains_joins_again_without_being_given_partitions() -
     async with town(2) as made:
         silo, other = made.silos
         store, number = made.stores[silo], silo.number
-        silo.cluster.draining = True
+        silo.cluster._reconciler.draining = True
         await store.inner.leave(number, 0)
         await until(lambda: silo.number != number, "joined again")
         await until(lambda: other.cluster.figures().partitions == 64, "all taken")

@@ -18,7 +18,7 @@ from farro.silo.cli.supervising.output import STDERR, LogStream, Output
 from farro.silo.cli.supervising.restarts import BAD_USAGE, RestartLimits
 from farro.silo.cli.supervising.silence import SilenceLimits
 from farro.silo.cli.supervising.supervisor import Supervisor
-from farro.silo.gateway.address import ListenAddress
+from farro.silo.gateway.address import CannotListen, ListenAddress
 
 FARRO = (sys.executable, "-m", "farro.silo.cli.main")
 CHECK_WITHIN_S = 120.0
@@ -45,6 +45,7 @@ def supervise(context: click.Context) -> int:
     code = _check_now(checking)
     if code != 0:
         return code
+    check_free(addresses("--listen", given["listen"], given["processes"]))
     return asyncio.run(_supervise(commands, checking, given))
 
 
@@ -87,6 +88,19 @@ def addresses(option: str, address: str, processes: int) -> list[str]:
     if last > 65_535:
         raise BadUsage(f"{option}: {processes} processes from port {first.port} on would need port {last}")
     return [str(ListenAddress(first.host, port)) for port in range(first.port, last + 1)]
+
+
+def check_free(listen: Sequence[str]) -> None:
+    """Raises :class:`Failed` when one of the processes could not listen: a second try would not mend it.
+
+    Only before the first start: later it is the processes themselves that hold the ports.
+    """
+    for address in listen:
+        try:
+            ListenAddress.parse(address).check_free()
+        except CannotListen as error:
+            needed = f" ({len(listen)} processes need the ports from {listen[0]} to {listen[-1]})"
+            raise Failed(one_line(str(error)) + (needed if listen[0] != listen[-1] else "")) from None
 
 
 def _check_now(checking: Sequence[str]) -> int:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import socket
+from pathlib import Path
+
 import click
 import pytest
 
 from farro.silo.cli.silo import silo
-from farro.silo.cli.supervising.command import FARRO, addresses, process_commands
+from farro.silo.cli.supervising.command import FARRO, addresses, check_free, process_commands
+from tests.acceptance.processes import GRAINS, farro
 
 
 def commands(*arguments: str) -> list[list[str]]:
@@ -72,3 +76,32 @@ def test_each_process_advertises_the_next_port() -> None:
     assert second[-2:] == ["--advertise", "example.org:8002"]
     with pytest.raises(click.ClickException, match="--advertise: 2 processes"):
         commands("app", "--processes", "2", "--advertise", "example.org:65535")
+
+
+def test_a_port_that_is_taken_is_named_with_all_that_are_needed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        before = [f"127.0.0.1:{port - 1}", f"127.0.0.1:{port}"]
+        with pytest.raises(click.ClickException, match=f"127.0.0.1:{port} is already in use") as raised:
+            check_free(before)
+    assert raised.value.exit_code == 1
+    assert raised.value.message.endswith(f"(2 processes need the ports from {before[0]} to {before[1]})")
+    check_free(before[1:])
+
+
+def test_ports_that_the_system_chooses_are_free() -> None:
+    check_free(["127.0.0.1:0"] * 3)
+    check_free(["localhost:0"] * 2)
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_port_in_use_ends_the_supervisor_at_once_with_one_line(place: int, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = farro(
+            "silo", GRAINS, "--store", f"sqlite:///{tmp_path / 'farro.db'}", "--processes", "2",
+            "--listen", f"127.0.0.1:{port - place}", folder=tmp_path,
+        )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"Error: 127.0.0.1:{port} is already in use by another process")
+    assert len(done.stderr.splitlines()) == 1 and list(tmp_path.iterdir()) == []
