@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -40,6 +41,8 @@ def supervise(context: click.Context) -> int:
             f"--processes: {one_line(given['store'])} lives inside one process; give a store that several "
             "can open, such as sqlite:///farro.db"
         )
+    # Until there is something to restart.  A function, because what is ignored the processes would inherit.
+    signal.signal(signal.SIGHUP, lambda *_: None)
     commands = process_commands(context)
     checking = [*commands[0], "--check"]
     code = _check_now(checking)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import click
 import pytest
 
 from farro.silo.cli.silo import silo
+from farro.silo.cli.supervising import command
 from farro.silo.cli.supervising.command import FARRO, addresses, check_free, process_commands
 from tests.acceptance.processes import GRAINS, farro
 
@@ -18,6 +21,21 @@ def commands(*arguments: str) -> list[list[str]]:
     made = process_commands(silo.make_context("silo", list(arguments)))
     assert all(tuple(command[: len(FARRO)]) == FARRO for command in made)
     return [command[len(FARRO) :] for command in made]
+
+
+def test_a_hang_up_before_anything_runs_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.getsignal(signal.SIGHUP)
+
+    def check(_: object) -> int:
+        os.kill(os.getpid(), signal.SIGHUP)
+        return 7
+
+    monkeypatch.setattr(command, "_check_now", check)
+    try:
+        given = ["tests.acceptance.grains", "--processes", "2", "--listen", "127.0.0.1:0"]
+        assert command.supervise(silo.make_context("silo", given)) == 7
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_each_process_gets_the_next_port() -> None:
