@@ -71,6 +71,11 @@ class Entry:
         self.edited = False
 
     @property
+    def is_read_again(self) -> bool:
+        """It is out, and not with a tick: its row is being read."""
+        return self.stale and self.stage is OUT
+
+    @property
     def place(self) -> int:
         """The lane that its place in the bucket is defended with."""
         return 0 if self.aged else self.lane

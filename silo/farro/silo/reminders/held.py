@@ -80,12 +80,15 @@ class HeldReminders:
                 if entry is None or not entry.stale:
                     self._offer(row, aged=aged)
 
-    def hold_again(self, key: Key, row: ReminderRow | None, began: int) -> None:
-        """Take what the table says now of one reminder."""
+    def hold_again(self, key: Key, row: ReminderRow | None, began: int) -> bool:
+        """Take what the table says now of one reminder.
+
+        False: the answer may be older than what is known, and the entry still waits for a read.
+        """
         entry = self.queue.get(key)
         known = row if row is not None or entry is None else entry.row
         if self._outdated(key, NO_PARTITION if known is None else known.partition, began):
-            return
+            return entry is None or not entry.is_read_again
         self._note(key)  # pages that were asked for before know less
         if row is None or row.wake_at is None or row.wake_at > self.until:
             self.queue.remove(key)
@@ -93,6 +96,7 @@ class HeldReminders:
             self._no_room(self.queue.replace(row, row.wake_at))
         else:
             self._offer(row)
+        return True
 
     def _outdated(self, key: Key, partition: int, began: int) -> bool:
         changes = (
@@ -260,8 +264,8 @@ class HeldReminders:
         self._note(key)
         entry = self.queue.get(key)
         if entry is not None:
-            entry.stale = entry.stage is not Stage.OUT
-            entry.edited = not entry.stale
+            entry.edited = entry.stage is Stage.OUT and not entry.is_read_again
+            entry.stale = not entry.edited
         return key
 
     def _forget(self, key: Key) -> None:

@@ -18,7 +18,7 @@ from farro.providers.rows import ReminderRow
 from farro.silo.options import ReminderOptions
 from farro.silo.ownership import Ownership
 from farro.silo.reminders import poller
-from farro.silo.reminders.due_queue import Entry, Key, Stage
+from farro.silo.reminders.due_queue import Entry, Key
 from farro.silo.reminders.held import HeldReminders
 from farro.silo.reminders.judging import Judging
 from farro.silo.reminders.statistics import ReminderStatistics
@@ -189,13 +189,14 @@ class Refill:
                     if self._ownership.owned(row.partition) is None:
                         continue  # its entry went with the partition
                     row = self._judging.freed(row, self._clock.now())
-                self._held.hold_again(key, row, began)
+                if not self._held.hold_again(key, row, began):
+                    self.read_again([key])
         except Exception as error:
             fault = not isinstance(error, StoreError)
             log.error("a reminder could not be read again: %s", error, exc_info=fault)
             for key in keys:
                 entry = self._held.queue.get(key)
-                if entry is not None and entry.stale and entry.stage is Stage.OUT:
+                if entry is not None and entry.is_read_again:
                     self._try_later(entry)
         finally:
             self._held.read_over()

@@ -349,3 +349,27 @@ async def test_a_tick_that_waits_behind_a_change_of_unknown_outcome_begins_only_
         await cancel
     await asyncio.sleep(5)
     assert [rung.args for rung in world.rungs] == ([] if fault is Fault.LOST_AFTER else [("old",)])
+
+
+# ---- while a row is read again
+
+
+@pytest.mark.parametrize("change", ["another edit", "a cancel of another operation"])
+async def test_what_changes_while_a_row_is_read_again_does_not_lose_its_tick(
+    world: World, change: str
+) -> None:
+    await world.do("b", lambda bell: bell.schedule(bell.ring, after=s(100), missed=SKIP))
+    await world.do("b", lambda bell: bell.schedule(bell.toll, after=s(5000)))
+    await asyncio.sleep(98)
+    world.store.delay("load", 0.0, answer=5.0)
+    await world.silo.reminders.set_priority(B, "ring", BACKGROUND)
+    await asyncio.sleep(4)
+    assert world.rungs == [], "it is due, and its row is being read"
+    if change == "another edit":
+        await world.silo.reminders.set_action(B, "ring", FIRE)
+    else:
+        await world.do("b", lambda bell: bell.unschedule_all(bell.toll))
+    world.store.delay("load", 0.0)
+    await asyncio.sleep(60)
+    assert [rung.operation for rung in world.rungs] == ["ring"]
+    assert await names(world) == ([] if change != "another edit" else ["toll"])
