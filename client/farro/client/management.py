@@ -59,9 +59,8 @@ class BulkPage:
     next_page: list[str | int] | None
 
 
-@grain_interface("farro.reminders")
-class ManagementApi(Protocol):
-    """What the grain ``farro.reminders`` answers.  :class:`Reminders` is the comfortable form."""
+class ReminderApi(Protocol):
+    """The verbs for one reminder, the same on every way from a client to the silo that carries them out."""
 
     async def register_or_update(
         self,
@@ -76,20 +75,6 @@ class ManagementApi(Protocol):
         priority: ReminderPriority,
         action: MissedReminderAction | None,
     ) -> None: ...
-
-    async def get(self, grain_type: str, grain_key: str, name: str) -> ReminderStatus | None: ...
-
-    async def list_for_grain(self, grain_type: str, grain_key: str) -> list[ReminderStatus]: ...
-
-    async def upcoming(
-        self, horizon: timedelta, limit: int, page: list[str | int] | None
-    ) -> ReminderPage: ...
-
-    async def list_page(
-        self, query: ReminderQuery, limit: int, page: list[str | int] | None
-    ) -> ReminderPage: ...
-
-    async def count(self, query: ReminderQuery) -> ReminderCounts: ...
 
     async def set_priority(
         self, grain_type: str, grain_key: str, name: str, priority: ReminderPriority
@@ -107,6 +92,27 @@ class ManagementApi(Protocol):
 
     async def resume(self, grain_type: str, grain_key: str, name: str, note: str | None) -> None: ...
 
+    async def trigger_now(self, grain_type: str, grain_key: str, name: str) -> None: ...
+
+
+@grain_interface("farro.reminders")
+class ManagementApi(ReminderApi, Protocol):
+    """What the grain ``farro.reminders`` answers.  :class:`Reminders` is the comfortable form."""
+
+    async def get(self, grain_type: str, grain_key: str, name: str) -> ReminderStatus | None: ...
+
+    async def list_for_grain(self, grain_type: str, grain_key: str) -> list[ReminderStatus]: ...
+
+    async def upcoming(
+        self, horizon: timedelta, limit: int, page: list[str | int] | None
+    ) -> ReminderPage: ...
+
+    async def list_page(
+        self, query: ReminderQuery, limit: int, page: list[str | int] | None
+    ) -> ReminderPage: ...
+
+    async def count(self, query: ReminderQuery) -> ReminderCounts: ...
+
     async def pause_all(
         self, query: ReminderQuery, note: str | None, page: list[str | int] | None
     ) -> BulkPage: ...
@@ -116,8 +122,6 @@ class ManagementApi(Protocol):
     ) -> BulkPage: ...
 
     async def delete_all(self, query: ReminderQuery, page: list[str | int] | None) -> BulkPage: ...
-
-    async def trigger_now(self, grain_type: str, grain_key: str, name: str) -> None: ...
 
     async def history(
         self, grain_type: str | None, grain_key: str | None, name: str | None, limit: int

@@ -6,15 +6,17 @@ owner may do is an ordinary call, which the router brings to whoever that is.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
+
 from farro.client.errors import SiloUnavailable
 from farro.client.reminders import PastTick
 from farro.client.streams import StoredEvent
 from farro.silo.cluster.silo_grain import SiloControl, SiloFacts
 from farro.silo.grains.decorators import readonly
 from farro.silo.grains.grain import Grain
-from farro.silo.reminders.management import Names, ReminderDesk
+from farro.silo.reminders.management import Names
 from farro.silo.reminders.management_grain import ReminderVerbs, grain_or_all
-from farro.silo.reminders.management_owners import ClusterDesk
+from farro.silo.reminders.management_owners import ClusterDesk, Verb
 from farro.silo.streams.core import Brought
 from farro.silo.streams.subscribers import Subscribers
 
@@ -30,8 +32,8 @@ class PartitionGrain(ReminderVerbs, Grain, name="farro.partition"):
     __farro_system__ = True
 
     @property
-    def _verbs(self) -> ReminderDesk:
-        desk: ReminderDesk = self._farro_runtime.desk.here
+    def _desk(self) -> ClusterDesk:
+        desk: ClusterDesk = self._farro_runtime.desk
         return desk
 
     @property
@@ -41,17 +43,22 @@ class PartitionGrain(ReminderVerbs, Grain, name="farro.partition"):
 
     # ---- reminders
 
+    def _carry_out(self, grain_type: str, grain_key: str, verb: Verb) -> Awaitable[None]:
+        """Here and nowhere else: the call came because this silo owns the partition, or did."""
+        del grain_type, grain_key
+        return verb(self._desk.here)
+
     @readonly
     async def pause_some(self, names: Names, note: str | None) -> int:
-        return await self._verbs.pause_some(names, note)
+        return await self._desk.here.pause_some(names, note)
 
     @readonly
     async def resume_some(self, names: Names, note: str | None) -> int:
-        return await self._verbs.resume_some(names, note)
+        return await self._desk.here.resume_some(names, note)
 
     @readonly
     async def delete_some(self, names: Names) -> int:
-        return await self._verbs.delete_some(names)
+        return await self._desk.here.delete_some(names)
 
     # ---- streams
 

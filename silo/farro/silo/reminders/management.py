@@ -60,7 +60,8 @@ Moves = Callable[[ReminderRow], Progress | None]
 
 
 class ReminderDesk:
-    """The verbs of one silo on what it owns, else :class:`Fenced`; ``look`` has those that only read."""
+    """A :class:`~farro.client.management.ReminderApi` for what one silo owns, else :class:`Fenced`; and the
+    bulk verbs.  ``look`` has those that only read."""
 
     def __init__(
         self,
@@ -113,9 +114,10 @@ class ReminderDesk:
 
     # ---- set
 
-    async def register(
+    async def register_or_update(
         self,
-        grain: GrainId,
+        grain_type: str,
+        grain_key: str,
         name: str,
         due: timedelta | datetime | None,
         period: timedelta | None,
@@ -125,6 +127,7 @@ class ReminderDesk:
         priority: ReminderPriority,
         action: MissedReminderAction | None,
     ) -> None:
+        grain = GrainId(grain_type, grain_key)
         if self._catalog.known(grain.type) is None:
             raise UnknownGrainType(f"no grain type {grain.type!r} is served here")
         self.check_receiver(grain, name)
@@ -147,16 +150,24 @@ class ReminderDesk:
         if known is not None and known.receive_reminder is None:
             raise UnknownOperation(f"{grain.type} has no receive_reminder method for reminder {name!r}")
 
-    async def delete(self, grain: GrainId, name: str) -> None:
-        await self._commit(grain, changes=(DeleteReminder(checked_name(name)),))
+    async def delete(self, grain_type: str, grain_key: str, name: str) -> None:
+        await self._commit(GrainId(grain_type, grain_key), changes=(DeleteReminder(checked_name(name)),))
 
     # ---- edit
 
-    async def set_priority(self, grain: GrainId, name: str, priority: ReminderPriority) -> None:
-        await self._edit(grain, EditReminder(name, priority=int(ReminderPriority(priority))))
+    async def set_priority(
+        self, grain_type: str, grain_key: str, name: str, priority: ReminderPriority
+    ) -> None:
+        await self._edit(
+            GrainId(grain_type, grain_key), EditReminder(name, priority=int(ReminderPriority(priority)))
+        )
 
-    async def set_action(self, grain: GrainId, name: str, action: MissedReminderAction) -> None:
-        await self._edit(grain, EditReminder(name, action=int(MissedReminderAction(action))))
+    async def set_action(
+        self, grain_type: str, grain_key: str, name: str, action: MissedReminderAction
+    ) -> None:
+        await self._edit(
+            GrainId(grain_type, grain_key), EditReminder(name, action=int(MissedReminderAction(action)))
+        )
 
     async def _edit(self, grain: GrainId, edit: EditReminder) -> None:
         await self.look.existing(grain, edit.name)
@@ -164,21 +175,23 @@ class ReminderDesk:
 
     # ---- move
 
-    async def repair(self, grain: GrainId, name: str) -> None:
+    async def repair(self, grain_type: str, grain_key: str, name: str) -> None:
         """Put it back on its grid."""
-        await self._move(grain, name, lambda row: repaired(row, self._clock.now()))
+        await self._move(GrainId(grain_type, grain_key), name, lambda row: repaired(row, self._clock.now()))
 
-    async def pause(self, grain: GrainId, name: str, note: str | None) -> None:
+    async def pause(self, grain_type: str, grain_key: str, name: str, note: str | None) -> None:
         note = checked_note(note)
-        await self._move(grain, name, lambda row: paused(row, note))
+        await self._move(GrainId(grain_type, grain_key), name, lambda row: paused(row, note))
 
-    async def resume(self, grain: GrainId, name: str, note: str | None) -> None:
+    async def resume(self, grain_type: str, grain_key: str, name: str, note: str | None) -> None:
         note = checked_note(note)
-        await self._move(grain, name, lambda row: resumed(row, self._clock.now(), note))
+        await self._move(
+            GrainId(grain_type, grain_key), name, lambda row: resumed(row, self._clock.now(), note)
+        )
 
-    async def trigger_now(self, grain: GrainId, name: str) -> None:
+    async def trigger_now(self, grain_type: str, grain_key: str, name: str) -> None:
         """Owe an occurrence now; the grid goes on from it, and a one-shot is consumed by it."""
-        await self._move(grain, name, self._triggered)
+        await self._move(GrainId(grain_type, grain_key), name, self._triggered)
 
     def _triggered(self, row: ReminderRow) -> Progress:
         begun = self._service is not None and self._service.has_begun(row)

@@ -7,6 +7,7 @@ where they arrive; with any other key it passes them on.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Awaitable
 from datetime import datetime, timedelta
 
 from farro.client.identity import GrainId
@@ -22,19 +23,21 @@ from farro.client.reminders import (
 )
 from farro.silo.grains.decorators import readonly
 from farro.silo.grains.grain import Grain
-from farro.silo.reminders.management import ReminderDesk
-from farro.silo.reminders.management_owners import ClusterDesk
+from farro.silo.reminders.management_owners import ClusterDesk, Verb
 
 IDLE_AFTER = timedelta(minutes=1)  # there is one awake for each grain whose reminders were lately looked at
 
 
 class ReminderVerbs:
-    """The verbs for one reminder, as methods of a grain."""
+    """The verbs of :class:`farro.client.management.ReminderApi`, as methods of a grain."""
 
     @property
     @abstractmethod
-    def _verbs(self) -> ReminderDesk | ClusterDesk:
-        """Who carries them out."""
+    def _desk(self) -> ClusterDesk: ...
+
+    @abstractmethod
+    def _carry_out(self, grain_type: str, grain_key: str, verb: Verb) -> Awaitable[None]:
+        """Ask whoever is to carry the verb out.  No coroutine function: those of a grain can be called."""
 
     @readonly
     async def register_or_update(
@@ -50,40 +53,45 @@ class ReminderVerbs:
         priority: ReminderPriority,
         action: MissedReminderAction | None,
     ) -> None:
-        grain = GrainId(grain_type, grain_key)
-        await self._verbs.register(grain, name, due, period, cron, timezone, day_match, priority, action)
+        self._desk.here.check_receiver(GrainId(grain_type, grain_key), name)
+        given = (grain_type, grain_key, name, due, period, cron, timezone, day_match, priority, action)
+        await self._carry_out(grain_type, grain_key, lambda by: by.register_or_update(*given))
 
     @readonly
     async def set_priority(
         self, grain_type: str, grain_key: str, name: str, priority: ReminderPriority
     ) -> None:
-        await self._verbs.set_priority(GrainId(grain_type, grain_key), name, priority)
+        await self._carry_out(
+            grain_type, grain_key, lambda by: by.set_priority(grain_type, grain_key, name, priority)
+        )
 
     @readonly
     async def set_action(
         self, grain_type: str, grain_key: str, name: str, action: MissedReminderAction
     ) -> None:
-        await self._verbs.set_action(GrainId(grain_type, grain_key), name, action)
+        await self._carry_out(
+            grain_type, grain_key, lambda by: by.set_action(grain_type, grain_key, name, action)
+        )
 
     @readonly
     async def repair(self, grain_type: str, grain_key: str, name: str) -> None:
-        await self._verbs.repair(GrainId(grain_type, grain_key), name)
+        await self._carry_out(grain_type, grain_key, lambda by: by.repair(grain_type, grain_key, name))
 
     @readonly
     async def delete(self, grain_type: str, grain_key: str, name: str) -> None:
-        await self._verbs.delete(GrainId(grain_type, grain_key), name)
+        await self._carry_out(grain_type, grain_key, lambda by: by.delete(grain_type, grain_key, name))
 
     @readonly
     async def pause(self, grain_type: str, grain_key: str, name: str, note: str | None) -> None:
-        await self._verbs.pause(GrainId(grain_type, grain_key), name, note)
+        await self._carry_out(grain_type, grain_key, lambda by: by.pause(grain_type, grain_key, name, note))
 
     @readonly
     async def resume(self, grain_type: str, grain_key: str, name: str, note: str | None) -> None:
-        await self._verbs.resume(GrainId(grain_type, grain_key), name, note)
+        await self._carry_out(grain_type, grain_key, lambda by: by.resume(grain_type, grain_key, name, note))
 
     @readonly
     async def trigger_now(self, grain_type: str, grain_key: str, name: str) -> None:
-        await self._verbs.trigger_now(GrainId(grain_type, grain_key), name)
+        await self._carry_out(grain_type, grain_key, lambda by: by.trigger_now(grain_type, grain_key, name))
 
 
 class ReminderManagement(ReminderVerbs, Grain, name="farro.reminders", idle_after=IDLE_AFTER):
@@ -99,9 +107,8 @@ class ReminderManagement(ReminderVerbs, Grain, name="farro.reminders", idle_afte
         desk: ClusterDesk = self._farro_runtime.desk
         return desk
 
-    @property
-    def _verbs(self) -> ClusterDesk:
-        return self._desk
+    def _carry_out(self, grain_type: str, grain_key: str, verb: Verb) -> Awaitable[None]:
+        return self._desk.for_grain(GrainId(grain_type, grain_key), verb)
 
     @readonly
     async def get(self, grain_type: str, grain_key: str, name: str) -> ReminderStatus | None:

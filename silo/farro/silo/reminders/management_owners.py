@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime, timedelta
 from typing import Protocol, TypeVar, cast
 
 from farro.client.errors import (
@@ -25,15 +24,9 @@ from farro.client.errors import (
 )
 from farro.client.identity import GrainId
 from farro.client.interface import grain_interface, interface_of
-from farro.client.management import BulkPage
+from farro.client.management import BulkPage, ReminderApi
 from farro.client.reference import Caller, reference
-from farro.client.reminders import (
-    MissedReminderAction,
-    PastTick,
-    ReminderPriority,
-    ReminderQuery,
-    TickHistory,
-)
+from farro.client.reminders import PastTick, ReminderQuery, TickHistory
 from farro.providers.contracts import Provider
 from farro.providers.errors import StoreError
 from farro.providers.members import SiloStatus
@@ -52,43 +45,13 @@ HISTORY_WAIT_S = 2.0  # for a silo's last ticks; one that takes longer is named
 SERVING = (SiloStatus.ACTIVE, SiloStatus.DRAINING)
 
 T = TypeVar("T")
+Verb = Callable[[ReminderApi], Awaitable[None]]
+"""Asks whoever carries it out."""
 
 
 @grain_interface("farro.partition")
-class OwnerApi(Protocol):
+class OwnerApi(ReminderApi, Protocol):
     """What the owner of a partition does to its reminders for other silos."""
-
-    async def register_or_update(
-        self,
-        grain_type: str,
-        grain_key: str,
-        name: str,
-        due: timedelta | datetime | None,
-        period: timedelta | None,
-        cron: str | None,
-        timezone: str | None,
-        day_match: str | None,
-        priority: ReminderPriority,
-        action: MissedReminderAction | None,
-    ) -> None: ...
-
-    async def set_priority(
-        self, grain_type: str, grain_key: str, name: str, priority: ReminderPriority
-    ) -> None: ...
-
-    async def set_action(
-        self, grain_type: str, grain_key: str, name: str, action: MissedReminderAction
-    ) -> None: ...
-
-    async def repair(self, grain_type: str, grain_key: str, name: str) -> None: ...
-
-    async def delete(self, grain_type: str, grain_key: str, name: str) -> None: ...
-
-    async def pause(self, grain_type: str, grain_key: str, name: str, note: str | None) -> None: ...
-
-    async def resume(self, grain_type: str, grain_key: str, name: str, note: str | None) -> None: ...
-
-    async def trigger_now(self, grain_type: str, grain_key: str, name: str) -> None: ...
 
     async def pause_some(self, names: Names, note: str | None) -> int: ...
 
@@ -133,89 +96,16 @@ class ClusterDesk:
 
     # ---- one reminder
 
-    async def register(
-        self,
-        grain: GrainId,
-        name: str,
-        due: timedelta | datetime | None,
-        period: timedelta | None,
-        cron: str | None,
-        timezone: str | None,
-        day_match: str | None,
-        priority: ReminderPriority,
-        action: MissedReminderAction | None,
-    ) -> None:
-        self.here.check_receiver(grain, name)
-        given = (name, due, period, cron, timezone, day_match, priority, action)
-        await self._for_grain(
-            grain,
-            lambda: self.here.register(grain, *given),
-            lambda owner: owner.register_or_update(grain.type, grain.key, *given),
-        )
-
-    async def delete(self, grain: GrainId, name: str) -> None:
-        await self._for_grain(
-            grain,
-            lambda: self.here.delete(grain, name),
-            lambda owner: owner.delete(grain.type, grain.key, name),
-        )
-
-    async def set_priority(self, grain: GrainId, name: str, priority: ReminderPriority) -> None:
-        await self._for_grain(
-            grain,
-            lambda: self.here.set_priority(grain, name, priority),
-            lambda owner: owner.set_priority(grain.type, grain.key, name, priority),
-        )
-
-    async def set_action(self, grain: GrainId, name: str, action: MissedReminderAction) -> None:
-        await self._for_grain(
-            grain,
-            lambda: self.here.set_action(grain, name, action),
-            lambda owner: owner.set_action(grain.type, grain.key, name, action),
-        )
-
-    async def repair(self, grain: GrainId, name: str) -> None:
-        await self._for_grain(
-            grain,
-            lambda: self.here.repair(grain, name),
-            lambda owner: owner.repair(grain.type, grain.key, name),
-        )
-
-    async def pause(self, grain: GrainId, name: str, note: str | None) -> None:
-        await self._for_grain(
-            grain,
-            lambda: self.here.pause(grain, name, note),
-            lambda owner: owner.pause(grain.type, grain.key, name, note),
-        )
-
-    async def resume(self, grain: GrainId, name: str, note: str | None) -> None:
-        await self._for_grain(
-            grain,
-            lambda: self.here.resume(grain, name, note),
-            lambda owner: owner.resume(grain.type, grain.key, name, note),
-        )
-
-    async def trigger_now(self, grain: GrainId, name: str) -> None:
-        await self._for_grain(
-            grain,
-            lambda: self.here.trigger_now(grain, name),
-            lambda owner: owner.trigger_now(grain.type, grain.key, name),
-        )
-
-    async def _for_grain(
-        self,
-        grain: GrainId,
-        here: Callable[[], Awaitable[None]],
-        there: Callable[[OwnerApi], Awaitable[None]],
-    ) -> None:
+    async def for_grain(self, grain: GrainId, verb: Verb) -> None:
+        """Carry out a verb for a reminder of that grain: here, or by whoever owns its partition."""
         partition = self._ownership.partition_of(grain.type, grain.key)
         if self._ownership.owned(partition) is not None:
             try:
-                await here()
+                await verb(self.here)
                 return
             except Fenced:  # it has moved since: nothing changed here
                 pass
-        await self._at_owner(partition, there)
+        await self._at_owner(partition, verb)
 
     async def _at_owner(self, partition: int, ask: Callable[[OwnerApi], Awaitable[T]]) -> T:
         """The answer of a partition's owner, whoever comes to be it before the deadline of the call."""
