@@ -135,6 +135,8 @@ class SimulatedSilo:
         self.loop.kill()
         self.cluster.network.died(self.host)
         self.cluster.network.died(self.door)
+        for number in self.provider.joined:
+            self.cluster.ended.setdefault(number, self.cluster.simulation.wall_us)
         self.provider.forget_locks()
         self.state = "down"
 

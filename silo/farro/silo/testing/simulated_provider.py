@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from farro.client.identity import partition_of
 from farro.providers.errors import OutcomeUnknown, StoreError, Unavailable
-from farro.providers.members import Members, PartitionRow
+from farro.providers.members import Members, PartitionRow, SiloRow
 from farro.providers.memory import MemoryProvider
 from farro.providers.memory_members import MemoryMembers
 from farro.providers.memory_tables import PARTITIONS
@@ -54,6 +54,7 @@ class SimulatedProvider(FaultyProvider):
         super().__init__(MemoryProvider(store.memory))
         self.trouble = StoreTrouble()
         self.reachable = True
+        self.joined: list[int] = []  # as the store has it: an answer may have been lost
         self._store = store
         self._loop = loop
         self._handles: list[MemoryMembers] = [self.inner]
@@ -301,6 +302,14 @@ class _SimulatedMembers(FaultyMembers):
         super().__init__(handle, partial(provider._request, handle))
         self._provider = provider
         self._handle = handle
+
+    async def join(self, address: str, now: int) -> SiloRow:
+        async def at_store() -> SiloRow:
+            row = await self._handle.join(address, now)
+            self._provider.joined.append(row.number)
+            return row
+
+        return await self._provider._request(self._handle, "join", at_store)
 
     async def renew(self, number: int, now: int, load: int = 0) -> int | None:
         store = self._provider._store
