@@ -55,6 +55,9 @@ def prepare_writer(connection: sqlite3.Connection, service: Service, now: int) -
             connection.execute(QUERIES["write_setting"], (*key, PARTITIONS))
         elif found[0] != PARTITIONS:
             raise SchemaMismatch(f"{url} has {found[0]} partitions; this farro works with {PARTITIONS}")
+    # What a statement of many rows keeps to undo itself would go to a temporary file beyond 64 KiB.
+    # Only now: a migration may sort whole tables.
+    connection.execute("PRAGMA temp_store = MEMORY")
     return version, PARTITIONS
 
 

@@ -12,7 +12,7 @@ import pytest
 from farro.providers.rows import PollCursor, PollQuery, Progress, ReminderFilter, ReminderRow
 from farro.providers.sql_files import read_queries
 from farro.providers.sqlite.migrating import known_migrations, statements
-from farro.providers.sqlite.queries import QUERIES, ROWS_MAX, in_statements, with_rows
+from farro.providers.sqlite.queries import MANY_ROWS, QUERIES, ROWS_MAX, in_statements, with_rows
 from farro.providers.sqlite.reading import listing, poll_parameters
 
 BATCHED = {
@@ -137,6 +137,12 @@ def test_a_batch_is_cut_into_statements_of_few_sizes_that_keep_every_row() -> No
         sizes = [len(values) // 3 for _, values in cut]
         assert all(size in (1, 2, 4, 8, 16, 32, 64) for size in sizes)
         assert all(first >= second for first, second in pairwise(sizes))
+
+
+def test_writes_of_many_rows_copy_no_pages_to_undo_themselves() -> None:
+    over_others = {"put_reminders", "put_reminder_if_missing", "move_watermarks", "move_stream_heads"}
+    for name in MANY_ROWS - over_others:
+        assert not re.search(r"\b(INSERT|UPDATE) (?!OR FAIL|SET)", QUERIES[name]), name
 
 
 def test_every_query_is_described_by_its_name_alone_and_names_are_unique() -> None:

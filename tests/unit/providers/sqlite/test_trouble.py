@@ -141,6 +141,23 @@ async def test_a_value_only_sqlite_finds_too_big_rejects_its_member_alone(
     assert [silo.renewed_at for silo in await store.silos()] == [NOW + 1]
 
 
+async def test_a_statement_that_fails_at_its_second_row_leaves_nothing_of_its_member(
+    store: SqliteProvider, owner: Owner
+) -> None:
+    partition, event = owner.member().partition, EventRow("s", b"1", NOW)
+    taken = "INSERT INTO events VALUES ('default', ?, 's', 3, x'', 0)"
+    await store.run_in_writer(lambda c: c.execute(taken, (partition,)).rowcount)
+    verdicts = await owner.commit(
+        owner.member("a", grain=writing(0), events=(event,)),
+        owner.member("b", grain=writing(0), events=(event, event)),
+    )
+    assert [v.outcome for v in verdicts] == [Outcome.COMMITTED, Outcome.REJECTED]
+    assert "UNIQUE" in verdicts[1].reason
+    rows = await store.load([("shipments", "a"), ("shipments", "b")])
+    assert [row and row.version for row in rows] == [1, None]
+    assert [number for number, _ in await store.events(partition, "s", 0, 10)] == [1, 3]
+
+
 async def test_text_that_another_program_broke_does_not_stop_a_poll(
     store: SqliteProvider, owner: Owner
 ) -> None:
@@ -156,3 +173,8 @@ async def test_a_renewal_leaves_commits_as_durable_as_before(store: SqliteProvid
     await store.renew(owner.number, NOW + 1)
     level = await store.run_in_writer(lambda c: c.execute("PRAGMA synchronous").fetchone())
     assert level == (2,)  # FULL
+
+
+async def test_what_a_statement_keeps_to_undo_itself_stays_in_memory(store: SqliteProvider) -> None:
+    place = await store.run_in_writer(lambda c: c.execute("PRAGMA temp_store").fetchone())
+    assert place == (2,)  # MEMORY
