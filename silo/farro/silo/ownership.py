@@ -50,7 +50,8 @@ class Ownership:
     ) -> None:
         """Be told of partitions, after the table has changed.
 
-        ``taken`` also hears of those whose ownership began anew: a silo that was frozen has thawed.
+        ``taken`` also hears of those whose ownership began anew (a silo that was frozen has thawed), or that
+        were not handed over after all.
         ``closing``: those about to be handed over, which wait for what is awake in them to come to rest.
         """
         if taken is not None:
@@ -76,6 +77,14 @@ class Ownership:
         if closing:
             for listener in self._closing:
                 listener(closing)
+
+    def keep(self, partitions: Iterable[int]) -> None:
+        """Of those that were to be handed over, what is still owned stays and is served again."""
+        kept = self.closing & frozenset(partitions)
+        self.closing -= kept
+        if kept:
+            for listener in self._taken:
+                listener(kept)
 
     def drop(self, partitions: Iterable[int]) -> None:
         gone = frozenset(partitions) & self._owned.keys()

@@ -13,6 +13,7 @@ a fresh one, which reads the truth.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from farro.client.errors import (
@@ -271,6 +272,15 @@ class Activation:
             )
             error.retry_safe = True
             call.respond(None, error)
+
+    def set_waiting_aside(self, unless: Callable[[Invocation], bool]) -> None:
+        """Its partition goes: what has not begun is the next owner's, but what a turn here waits for."""
+        waiting = self._take_mailbox()
+        for call in waiting:
+            if unless(call):
+                self._enqueue(call)
+            else:
+                self.core.catalog.set_aside(call, self.partition)
 
     def put_to_sleep(self, reason: str) -> None:
         """Deactivate when idle: at once, or as soon as the running turns and the mailbox are done."""

@@ -239,13 +239,16 @@ class Catalog:
     async def leave(self, partitions: frozenset[int], limit_s: float) -> AsyncGenerator[frozenset[int]]:
         """Put to sleep whatever is awake in partitions that are being handed over.
 
-        Yields them as they come to rest, each once: none waits for the turns of another.  Calls that come
-        from outside wait for the next owner from now on; running turns, and what they call within, go on for
-        ``limit_s`` seconds at most, then the rest is yielded as it is.  One at a time.
+        Yields them as they come to rest, each once: none waits for the turns of another.  Calls from outside,
+        those that wait in a mailbox already too, are the next owner's from now on; running turns, and what
+        they call within, go on for ``limit_s`` seconds at most, then the rest is yielded as it is.  One at a
+        time.
         """
         self._leaving = {each: None for each in self._awake.values() if each.partition in partitions}
         deadline = self._core.loop.time() + limit_s
         waiting = partitions
+        for each in list(self._leaving):
+            each.set_waiting_aside(unless=self._holds_up)
         try:
             while waiting:
                 for each in list(self._leaving):

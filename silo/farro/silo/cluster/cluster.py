@@ -159,6 +159,10 @@ class Cluster:
             return
         if beat.error is not None:
             log.info("silo %d could not renew: %s", beat.number, beat.error)
+            if beat.store_changed:
+                self._core.committer.on_dispossessed(beat.error)
+                return
+            self._standing.trouble = beat.error
             self._reconciler.look()  # the look finds out whether the store is silent or another one
             return
         if beat.view is None:

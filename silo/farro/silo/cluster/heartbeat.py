@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from farro.client.clock import Clock, SystemClock
-from farro.providers.errors import StoreError
+from farro.providers.errors import StoreChanged, StoreError
 from farro.providers.members import Members, SiloRow
 from farro.silo.store_clock import StoreClock
 from farro.silo.tasks import TaskOwner, run_on
@@ -30,6 +30,7 @@ T = TypeVar("T")
 ANSWER_WITHIN = 1 / 2  # of the lease: how long the loop may be silent
 STUCK_AFTER = 2  # leases: when a loop that does not answer is given up
 CLOSE_S = 5.0
+STORE_TIME_EVERY_S = 5.0  # within which a clock that follows the store's falls a millisecond behind
 _SAME_TIME_S = 1.0
 
 
@@ -38,16 +39,15 @@ class Beat:
     """How one renewal went, as told to the silo's loop.
 
     ``sent_at``: loop time before it was sent.  ``view``: the store's view, None when the silo is no member
-    any more.  ``error``: why the store did not take it; then ``view`` says nothing.  ``store_time``: what the
-    store's clock showed when it was asked at ``asked_at`` (of the silo's ``Clock.steady``), if it was.
+    any more.  ``error``: why the store did not take it; then ``view`` says nothing.  ``store_changed``: for
+    good, for it is another one now.
     """
 
     number: int
     sent_at: float
     view: int | None = None
     error: str | None = None
-    store_time: int | None = None
-    asked_at: int = 0
+    store_changed: bool = False
 
 
 class Heartbeat:
@@ -129,8 +129,6 @@ class Heartbeat:
 
     def _heard(self, beat: Beat) -> None:
         self._answered_at = self._loop.time()
-        if beat.store_time is not None and isinstance(self._clock, StoreClock):
-            self._clock.heard(beat.store_time, beat.asked_at)
         self._load_now = self._load()
         if beat.number == self._number:
             self._hear(beat)
@@ -154,7 +152,7 @@ class Heartbeat:
         Time in which this thread did not run either (the process was stopped, the machine slept) is no
         silence of the loop's.
         """
-        stuck = False
+        stuck, ask_at = False, 0.0
         silent_s, heard_at, ran_at = 0.0, self._answered_at, self._loop.time()
         while True:
             now = self._loop.time()
@@ -168,38 +166,45 @@ class Heartbeat:
             elif silent_s > self._lease_s * STUCK_AFTER and not stuck:
                 stuck = True
                 self._on_stuck()
-            self._tell(beat)
+            self._on_loop(self._heard, beat)
             if beat.view is None and beat.error is None:
                 return  # joins anew, and then beats for another number
+            if beat.view is not None and isinstance(self._clock, StoreClock) and now >= ask_at:
+                ask_at = now + STORE_TIME_EVERY_S
+                await self._follow_the_store(self._clock)
             await asyncio.sleep(max(0.0, now + self._interval_s - self._loop.time()))
 
     async def _renewed(self, number: int, now: float) -> Beat:
         try:
             view = await self._members.renew(number, self._clock.now(), self._load_now)
+        except StoreChanged as error:
+            return Beat(number, now, error=str(error), store_changed=True)
         except StoreError as error:
             return Beat(number, now, error=str(error))
         except Exception as error:  # a fault in a provider: the lease ages, and the log says why
             log.exception("the provider failed at a renewal; the next one comes")
             return Beat(number, now, error=repr(error))
-        asked_at = self._clock.steady()
-        return Beat(number, now, view, store_time=await self._store_time(), asked_at=asked_at)
+        return Beat(number, now, view)
 
-    async def _store_time(self) -> int | None:
-        if not isinstance(self._clock, StoreClock):
-            return None
+    async def _follow_the_store(self, clock: StoreClock) -> None:
+        """Ask what time it is there; no renewal waits for an answer that does not come."""
+        asked_at = clock.steady()
         try:
-            return await self._members.store_time()
-        except StoreError as error:  # the renewal was taken, and that is what counts
+            async with asyncio.timeout(self._interval_s / 2):
+                at = await self._members.store_time()
+        except (StoreError, TimeoutError) as error:
             log.info("the store did not say what time it is: %s", error)
         except Exception:  # as above
             log.exception("the provider failed when it was asked for the time")
-        return None
+        else:
+            if at is not None:
+                self._on_loop(clock.heard, at, asked_at)
 
-    def _tell(self, beat: Beat) -> None:
+    def _on_loop(self, act: Callable[..., None], *given: object) -> None:
         if self._own_loop is self._loop:
-            self._heard(beat)
+            act(*given)
             return
         try:
-            self._loop.call_soon_threadsafe(self._heard, beat)
+            self._loop.call_soon_threadsafe(act, *given)
         except RuntimeError:  # the silo's loop was closed without a stop; nobody is left to hear
-            log.debug("a beat of silo %d found no loop", beat.number)
+            log.debug("a beat of silo %d found no loop", self._number)

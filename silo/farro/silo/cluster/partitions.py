@@ -40,13 +40,15 @@ class Partitions:
 
     async def take(self, partitions: Sequence[int], epochs: Sequence[int]) -> int:
         """Take what is free, in batches; how many were taken.  Raises what the store raises."""
-        taken = 0
+        taken, number = 0, self.number
         most = self._options.take_batch_max
         for start in range(0, len(partitions), most):
             batch = partitions[start : start + most]
             now = self._clock.now()
             seen = [epochs[partition] for partition in batch]
-            rows = await self._provider.take(self.number, batch, now, seen)
+            rows = await self._provider.take(number, batch, now, seen)
+            if number != self.number:
+                break  # it was taken for dead meanwhile, and these with it
             # Schedule time anew: what fell due while the store took its time fell due before this ownership.
             began_at = self._clock.now()
             self._ownership.take_all(
@@ -72,18 +74,21 @@ class Partitions:
                     async for at_rest in leaving:
                         await self._free(at_rest)
             finally:
-                self._ownership.closing -= going
+                self._ownership.keep(going)
 
     async def _free(self, partitions: frozenset[int]) -> None:
-        going = partitions & self._ownership.closing  # the silo may have died meanwhile, and taken some anew
+        # The silo may be taken for dead meanwhile, join anew and take some of them again: those stay.
+        epoch = self._ownership.epoch
+        going = {each: epoch(each) for each in partitions & self._ownership.closing}
+        freed = True
         try:
             await self._provider.release(self.number, sorted(going), self._clock.now())
         except Unavailable:
+            freed = False
             raise
-        except BaseException:
-            self.forget(going)
-            raise
-        self.forget(going)
+        finally:
+            if freed:
+                self.forget(frozenset(each for each, before in going.items() if epoch(each) == before))
 
     async def let_go(self, partitions: Sequence[int]) -> None:
         """Free what the store has under this silo's number and the silo does not serve."""

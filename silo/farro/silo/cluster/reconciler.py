@@ -74,6 +74,7 @@ class Reconciler:
         self._suspected: set[int] = set()
         self._asked = asyncio.Event()
         self._moving = False
+        self._move_failed = False
 
     # ---- asked by the cluster room
 
@@ -210,18 +211,25 @@ class Reconciler:
         if not self._standing.healthy:
             return False  # who cannot renew may be the one in trouble
         buried = False
+        knocks: list[SiloRow] = []
         for row in self._others(self.rows):
             late = self._observer.quiet_s(row.number, now) > late_s and bool(row.address)
             if row.number in expired:
-                dead, why = True, "has not renewed for a whole lease"
-            else:
-                knock = late or row.number in self._suspected
-                dead, why = knock and await self._is_dead(row), "has ended"
-            if dead and await self._provider.mark_dead(row.number, row.renewals, self._clock.now()):
-                log.warning("silo %d at %s %s: it counts as dead", row.number, row.address or "-", why)
-                buried = True
+                buried |= await self._mark_dead(row, "has not renewed for a whole lease")
+            elif late or row.number in self._suspected:
+                knocks.append(row)
+        # at all doors at once: whoever does not answer takes its time
+        for row, dead in zip(knocks, await asyncio.gather(*map(self._is_dead, knocks)), strict=True):
+            buried |= dead and await self._mark_dead(row, "has ended")
             self._suspected.discard(row.number)
         return buried
+
+    async def _mark_dead(self, row: SiloRow, why: str) -> bool:
+        self._suspected.discard(row.number)
+        ended = await self._provider.mark_dead(row.number, row.renewals, self._clock.now())
+        if ended:
+            log.warning("silo %d at %s %s: it counts as dead", row.number, row.address or "-", why)
+        return ended
 
     async def _is_dead(self, silo: SiloRow) -> bool:
         return await death.is_proven(silo, self._provider, self._nobody_else_at)
@@ -247,7 +255,7 @@ class Reconciler:
 
     def _balance(self) -> None:
         """Begin to hand over what ought to live elsewhere, a few at a time, once things have settled."""
-        if self._moving or self.draining:
+        if self._moving or self.draining or not self._standing.healthy:
             return
         going = self._plan().hand_over[: self._options.moves_max]
         if not going:
@@ -263,9 +271,13 @@ class Reconciler:
         try:
             await self.partitions.hand_over(going)
         except StoreError as error:
-            log.warning("%d partitions were not handed over: %s", len(going), error)
+            tell = log.debug if self._move_failed else log.warning  # once for each time of trouble
+            tell("%d partitions were not handed over, again later: %s", len(going), error)
+            self._move_failed = True
+            self._settled_at = self._loop.time() + self._options.settle.total_seconds()
             self._router.go_on()
-            await asyncio.sleep(TROUBLE_S)
+        else:
+            self._move_failed = False
         finally:
             self._moving = False
             self._asked.set()

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -97,7 +96,7 @@ class Router:
         self._held_max = held_max
         self._loop = asyncio.get_running_loop()
         self._map: ClusterMap | None = None
-        self._held: dict[Place, deque[Invocation]] = {}
+        self._held: dict[Place, dict[Invocation, None]] = {}  # in the order they came
         self._held_count = 0
         self._pauses: dict[Place, asyncio.TimerHandle] = {}
         self._expiry: asyncio.TimerHandle | None = None
@@ -229,7 +228,7 @@ class Router:
             text = f"{self._held_max:,} calls already wait for the owners of their partitions"
             call.respond(None, Overloaded(text, retry_after=RETRY_AFTER_S))
             return
-        self._held.setdefault(place, deque()).append(call)
+        self._held.setdefault(place, {})[call] = None
         self._held_count += 1
         call.cancel_running = partial(self._cancel_held, call, place)
         if call.deadline < self._expires_at:
@@ -240,7 +239,7 @@ class Router:
         held = self._held.get(place)
         if held is None or call not in held:
             return  # it is being released in this very moment; who gets it sees that it was cancelled
-        held.remove(call)
+        del held[call]
         self._held_count -= 1
         call.respond(None, CallCancelled(f"{call.target} was cancelled while it waited for an owner"))
 
@@ -280,7 +279,7 @@ class Router:
         first = math.inf
         for place, held in list(self._held.items()):
             late += [call for call in held if call.deadline <= now]
-            left = deque(call for call in held if call.deadline > now)
+            left = dict.fromkeys(call for call in held if call.deadline > now)
             if left:
                 self._held[place] = left
                 first = min(first, min(call.deadline for call in left))

@@ -30,6 +30,7 @@ class Standing:
         self.row = row
         self.lease_s = lease_s
         self.stage = Stage.HEALTHY  # as it was told last
+        self.trouble = ""  # why the last renewal failed that did
         self._core = core
         self._on_stage = on_stage
         self._loop = core.loop
@@ -54,6 +55,7 @@ class Standing:
     def trust(self, sent_at: float) -> None:
         """A renewal that was sent then, in loop time, has been taken."""
         self._lease.renewed(sent_at)
+        self.trouble = ""
         self._core.suspect_from = self._lease.suspect_at
         self._core.frozen_from = self._lease.freezes_at
         self._look_at_stage()
@@ -69,10 +71,11 @@ class Standing:
         if stage is not self.stage:
             if stage is not Stage.HEALTHY:
                 log.warning(
-                    "silo %d has not renewed for %.1f s and is %s",
+                    "silo %d has not renewed for %.1f s and is %s%s",
                     self.number,
                     now - (self._lease.suspect_at - SUSPECT_AT * self.lease_s),
                     stage.value,
+                    f": {self.trouble}" if self.trouble else "",
                 )
             self.stage = stage
             self._on_stage(stage)

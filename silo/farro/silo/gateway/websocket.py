@@ -174,7 +174,7 @@ class Gateway:
             await socket.prepare(request)
         except ConnectionResetError:
             log.debug("%s went during the handshake", request.remote)
-            return socket
+            return web.Response()  # which nobody reads; the socket cannot be answered with
         await sessions.serve(socket, request.remote or "somebody", transport.abort, socket.pong)
         return socket
 

@@ -137,6 +137,41 @@ async def test_a_turn_that_holds_up_its_partition_reaches_a_grain_that_has_gone_
         assert await staying.grain(Count, idle).add(0) == 4
 
 
+async def test_what_waits_in_a_mailbox_is_the_next_owners() -> None:
+    async with town(2) as made:
+        staying, leaving = made.silos
+        key = made.key_of(leaving)
+        calls = [asyncio.create_task(staying.grain(Count, key).add_late(1)) for _ in range(5)]
+        await until(lambda: leaving.rooms.core.running, "a turn runs")
+        going = asyncio.create_task(made.leave(leaving))
+        await until(calls[0].done, "the running turn has ended")
+        await until(lambda: staying.rooms.catalog.awake("count", key), "the next owner goes on")
+        assert not calls[4].done()
+        assert await asyncio.gather(*calls) == [1, 2, 3, 4, 5]
+        await going
+
+
+async def test_a_release_that_is_answered_after_the_silo_joined_anew_takes_nothing_from_it() -> None:
+    async with town(1) as made:
+        (silo,) = made.silos
+        core, store, before = silo.rooms.core, made.stores[silo], silo.number
+        key = made.key_of(silo)
+        partition = core.ownership.partition_of("count", key)
+        store.freeze("release")
+        moving = asyncio.create_task(silo.cluster._reconciler.partitions.hand_over([partition]))
+        await store.until_frozen("release")
+        marked = False
+        while not marked:
+            (row,) = [each for each in await store.inner.silos() if each.number == before]
+            marked = await store.inner.mark_dead(before, row.renewals, 0)
+        await until(lambda: silo.number != before and core.ownership.serves(partition), "taken anew")
+        epoch = core.ownership.epoch(partition)
+        store.thaw()
+        await moving
+        assert (core.ownership.serves(partition), core.ownership.epoch(partition)) == (True, epoch)
+        assert await silo.grain(Count, key).add(1) == 1
+
+
 async def test_what_a_crashed_silo_owned_is_taken_over_at_once() -> None:
     async with town(2) as made:
         crashing, staying = made.silos

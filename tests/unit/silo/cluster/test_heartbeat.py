@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -9,12 +10,16 @@ import threading
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 
 from farro.client.clock import SystemClock
 from farro.providers.memory import MemoryProvider, MemoryStore
 from farro.silo.cluster.heartbeat import Beat, Heartbeat
-from tests.unit.silo.cluster.cluster_kit import until
+from farro.silo.host import Silo
+from farro.silo.store_clock import StoreClock
+from farro.silo.testing.virtual_time import VirtualClock
+from tests.unit.silo.cluster.cluster_kit import QUICK, Count, until
 
 INTERVAL_S, LEASE_S = 0.05, 0.4
 
@@ -123,3 +128,52 @@ def test_a_process_that_was_stopped_as_a_whole_is_not_stuck() -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+class SlowToSayTheTime(MemoryProvider):
+    """Its next question for the time hangs."""
+
+    async def store_time(self) -> int:
+        await asyncio.sleep(3600)
+        return 0
+
+
+async def test_no_renewal_waits_for_what_time_it_is(virtual: VirtualClock) -> None:
+    provider, heard = SlowToSayTheTime(MemoryStore()), Heard()
+    await provider.open(0)
+    at: list[float] = []
+
+    def hear(beat: Beat) -> None:
+        heard.beats.append(beat)
+        at.append(loop.time() - beat.sent_at)
+
+    loop = asyncio.get_running_loop()
+    heart = Heartbeat(
+        provider,
+        StoreClock(virtual),
+        interval_s=1.0,
+        lease_s=4.0,
+        hear=hear,
+        load=lambda: 0,
+        on_stuck=heard.stuck.set,
+    )
+    await heart.start()
+    await heart.join("127.0.0.1:1")
+    await asyncio.sleep(20)
+    await heart.stop()
+    sent = [beat.sent_at for beat in heard.beats]
+    assert all(round(later - earlier, 3) == 1.0 for earlier, later in pairwise(sent))
+    assert max(at) == 0.0, "told before anything else is asked"
+
+
+async def test_a_store_that_is_another_one_now_ends_the_silo_although_nobody_writes(tmp_path: Path) -> None:
+    """The file goes away beneath an idle silo: what it would read is the old file, and looks well."""
+    file = tmp_path / "farro.db"
+    told = asyncio.get_running_loop().create_future()
+    silo = Silo([Count], f"sqlite:///{file}", "127.0.0.1:0", options=QUICK)
+    await silo.start()
+    silo.on_failure(told.set_result)
+    for name in ("farro.db", "farro.db-wal", "farro.db-shm"):
+        (tmp_path / name).unlink()
+    assert "farro.db" in await asyncio.wait_for(told, 15)
+    await silo.stop()

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from farro.client.errors import CommitOutcomeUnknown
+from farro.providers.errors import Unavailable
 from farro.silo.host import Silo
 from farro.silo.reminders.service import ReminderService
 from farro.silo.testing.faulty_provider import Fault
@@ -189,6 +190,22 @@ async def test_one_bad_row_never_delays_another_reminder(world: World) -> None:
     assert world.fired_at() == [start + s(40)]
     assert world.rungs[0].key == "good"
     assert "payload" in str((await world.row("bad", "ring")).note)
+
+
+async def test_what_falls_due_while_a_hand_over_is_refused_fires_all_the_same(
+    world: World,
+) -> None:
+    start = world.clock.at()
+    await world.do("b", lambda bell: bell.schedule(bell.ring, after=s(10)))
+    await asyncio.sleep(9.9)
+    partition = world.silo.rooms.core.ownership.partition_of("bell", "b")
+    world.store.delay("release", 0.3)
+    world.store.fail("release", Fault.UNAVAILABLE)
+    with pytest.raises(Unavailable):
+        await world.silo.cluster._reconciler.partitions.hand_over([partition])
+    await asyncio.sleep(5)
+    assert len(world.rungs) == 1
+    assert world.fired_at()[0] < start + s(11)
 
 
 # ---- answers that are lost
