@@ -106,10 +106,11 @@ class Catalog:
         known = self._classes.get(call.grain_type)
         if known is None:
             names = [name for name in self.type_names if not name.startswith(SYSTEM_PREFIX)]
-            hint = close_names(call.grain_type, names)
+            hint = close_names(call.grain_type, names) or f"; it serves: {', '.join(names) or 'none'}"
+            number, missing = self._core.committer.owner, printable(call.grain_type)
             raise UnknownGrainType(
-                f"this silo serves no grain type {printable(call.grain_type)!r}{hint}; it serves: "
-                + (", ".join(names) or "none")
+                f"silo {number} serves no grain type {missing!r}{hint} "
+                "(all silos of a service must serve the same classes; others need a service id of their own)"
             )
         return known
 

@@ -125,13 +125,25 @@ def status_fields(status: ReminderStatus) -> dict[str, Any]:
     }
 
 
+def interval_words(seconds: float) -> str:
+    """``30 d``, ``1 h 30 min``, ``2.5 s``: what is zero is left out."""
+    left, words = round(seconds * 1_000_000), []
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        whole, left = divmod(left, length * 1_000_000)
+        if whole:
+            words.append(f"{whole} {unit}")
+    if left or not words:
+        words.append(f"{left / 1_000_000:.10g} s")
+    return " ".join(words)
+
+
 def listing_columns(listing: ReminderListing) -> dict[str, Any]:
     """A reminder as a line of a table shows it."""
     status = listing.status
     if status.cron is not None:
         schedule = f"{status.cron} {status.timezone}"
     elif status.interval_seconds is not None:
-        schedule = f"every {status.interval_seconds:g} s"
+        schedule = f"every {interval_words(status.interval_seconds)}"
     else:
         schedule = "once"
     passed = f", {status.missed_count} passed over" if status.missed_count else ""

@@ -114,8 +114,10 @@ class Links:
                 if gone is not None:
                     gone.abandon(f"silo {number} at {address} is no longer a member of the cluster")
                 task.cancel()
+        own = cluster.addresses.get(self.number)
         for number, address in cluster.addresses.items():
-            if number != self.number and number not in self._tending:
+            # One at this silo's own address had it before, and has ended.
+            if number != self.number and number not in self._tending and address != own:
                 task = self._tasks.start(self._tend(number, address), f"link to silo {number}")
                 self._tending[number] = address, task
 

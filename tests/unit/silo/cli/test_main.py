@@ -16,6 +16,7 @@ import click
 import pytest
 
 from farro.silo.cli.main import COMMANDS, farro
+from farro.silo.cli.reminders_show import interval_words
 from farro.silo.host import Silo
 from tests.acceptance.processes import farro_here
 from tests.unit.silo.cli.reference import DOCUMENT, reference
@@ -136,3 +137,18 @@ async def test_CLI_006_a_reader_that_goes_away_ends_any_command_in_silence(
     finally:
         os.close(writing)
     assert (done.returncode, done.stderr) == (-signal.SIGPIPE, "")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (2_592_000.0, "30 d"),
+        (5_400.0, "1 h 30 min"),
+        (90.5, "1 min 30.5 s"),
+        (1.0, "1 s"),
+        (0.000_001, "1e-06 s"),
+        (90_061.0, "1 d 1 h 1 min 1 s"),
+    ],
+)
+def test_intervals_are_shown_in_words(seconds: float, words: str) -> None:
+    assert interval_words(seconds) == words

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from random import Random
 
 from farro.client.cluster_map import ClusterMap
@@ -58,6 +59,18 @@ async def test_a_silo_that_left_the_map_is_dialled_no_more(virtual: VirtualClock
         await until(lambda: loop.time() > 5)
         assert len(one.network.pipes) == dialled
         assert three.links.connected == 2
+
+
+async def test_a_dead_silo_that_had_ones_own_address_is_not_dialled(virtual: VirtualClock) -> None:
+    network = PipeNetwork()
+    one = SmallSilo(network, 1)
+    await one.gateway.start()
+    map_ = cluster(1, [2] * 8, 1)
+    one.update(replace(map_, addresses={**map_.addresses, 2: map_.addresses[1]}))
+    loop = asyncio.get_running_loop()
+    await until(lambda: loop.time() > 5)
+    assert (network.pipes, one.downs) == ([], [])
+    await one.close()
 
 
 async def test_a_link_reaches_the_silo_and_the_service_it_means_or_none(virtual: VirtualClock) -> None:
