@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 from collections.abc import Generator
 from datetime import timedelta
 from itertools import pairwise
@@ -24,6 +25,7 @@ from farro.client import (
     UnknownGrainType,
 )
 from farro.client.errors import CommitOutcomeUnknown, FarroError, InvalidGrainId
+from farro.silo.cli.stopping import SAME_ACT_S
 from tests.acceptance.processes import GRAINS, NotReady, Serve, SiloProcess, farro, obey_permissions, silos
 from tests.acceptance.served_grains import Bell, Counter, Store
 
@@ -120,6 +122,8 @@ async def test_a_second_signal_ends_it_at_once_with_a_code_that_is_not_0(serve: 
         await client.grain(Counter, "b").add()
         silo.signal(signal.SIGTERM)
         await asyncio.to_thread(silo.wait_line, re.compile("second signal"))
+        with pytest.raises(subprocess.TimeoutExpired):
+            await asyncio.to_thread(silo.process.wait, SAME_ACT_S)
         silo.signal(signal.SIGTERM)
         assert await asyncio.to_thread(silo.wait_end, 5) == 128 + signal.SIGTERM
         with pytest.raises(FarroError):

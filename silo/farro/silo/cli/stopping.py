@@ -1,7 +1,8 @@
 """When a silo process ends, and with which exit code.
 
-The first SIGTERM or SIGINT asks for a drain; a second one ends the process at once.  Handlers are set with
-``signal.signal``, not on the loop, so that they run even while somebody's turn blocks the loop.
+The first SIGTERM or SIGINT asks for a drain; a second one ends the process at once, unless it comes
+within a second: GNU timeout and entrypoints signal the process and its group, and that is one act.
+Handlers are set with ``signal.signal``, not on the loop, so that they run even while a turn blocks the loop.
 """
 
 from __future__ import annotations
@@ -11,23 +12,32 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 WATCHDOG_MARGIN_S = 1.0
+SAME_ACT_S = 1.0  # signals this close together are one wish to stop
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stop:
     """The wish to stop: whose, and the exit code that goes with it.  Belongs to the running loop."""
 
-    def __init__(self, announce: Callable[[str], None], limit_s: float) -> None:
+    def __init__(
+        self,
+        announce: Callable[[str], None],
+        limit_s: float,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._announce = announce
         self._limit_s = limit_s
         self._loop = asyncio.get_running_loop()
         self._asked = asyncio.Event()
         self._stopping = False
+        self._monotonic = monotonic
+        self._signalled_at: float | None = None  # by the first signal, in seconds of the monotonic clock
         self.exit_code = 0
         self.hands_over: Callable[[], bool] = lambda: False  # are there other silos to take what it owns?
 
@@ -45,7 +55,7 @@ class Stop:
         first = "the partitions go to the other silos, " if self.hands_over() else ""
         self._announce(
             f"{reason}: stopping, {first}running turns may finish (at most {self._limit_s:g} s); "
-            "a second signal ends it at once"
+            f"a second signal, {SAME_ACT_S:g} s after the first or later, ends it at once"
         )
         watchdog = threading.Timer(self._limit_s + WATCHDOG_MARGIN_S, self._cut_off)
         watchdog.daemon = True
@@ -63,9 +73,13 @@ class Stop:
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
+        now = self._monotonic()
+        if self._signalled_at is not None and now - self._signalled_at < SAME_ACT_S:
+            return
         if self._stopping:
             self._announce(f"{name} again: ended at once")
             _end_now(128 + number)
+        self._signalled_at = now
         self.ask(name)
 
     @contextmanager
