@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from farro.silo.cli.stopping import SAME_ACT_S
 from tests.acceptance import supervised
 from tests.acceptance.programs import Program, has_ended
 
@@ -75,6 +77,9 @@ def test_a_second_signal_ends_all_at_once(start: Start, number: signal.Signals) 
     program.wait_line("2 processes ready")
     program.signal(number)
     program.wait_line(f"{number.name}: stopping")
+    program.signal(number)  # a wrapper that signals process and group
+    with pytest.raises(subprocess.TimeoutExpired):
+        program.process.wait(SAME_ACT_S)
     program.signal(number)
     assert program.wait_end(5) == 128 + number
 

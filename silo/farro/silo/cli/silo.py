@@ -126,8 +126,7 @@ def silo(
 
     MODULES are written as in an import (counter, myapp.grains) and found in the current folder, in PYTHONPATH
     or among the installed packages.  When the silo is ready it says so in one line on stdout.  The first
-    SIGTERM or Ctrl-C lets running turns finish; a second one,
-    sent a second later or more, ends the silo at once.
+    SIGTERM or Ctrl-C lets running turns finish; a second one, a second later or more, ends the silo at once.
 
     With --processes N, N silos run on this machine, watched and restarted by a process that serves nothing;
     SIGHUP restarts them one after another.

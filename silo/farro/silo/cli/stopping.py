@@ -12,10 +12,11 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+from farro.client.clock import Clock, SystemClock
 
 WATCHDOG_MARGIN_S = 1.0
 SAME_ACT_S = 1.0  # signals this close together are one wish to stop
@@ -29,15 +30,15 @@ class Stop:
         self,
         announce: Callable[[str], None],
         limit_s: float,
-        monotonic: Callable[[], float] = time.monotonic,
+        clock: Clock | None = None,
     ) -> None:
         self._announce = announce
         self._limit_s = limit_s
         self._loop = asyncio.get_running_loop()
         self._asked = asyncio.Event()
         self._stopping = False
-        self._monotonic = monotonic
-        self._signalled_at: float | None = None  # by the first signal, in seconds of the monotonic clock
+        self._clock: Clock = clock if clock is not None else SystemClock()
+        self._signalled_at: int | None = None  # by the first signal, of Clock.steady
         self.exit_code = 0
         self.hands_over: Callable[[], bool] = lambda: False  # are there other silos to take what it owns?
 
@@ -73,8 +74,8 @@ class Stop:
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
-        now = self._monotonic()
-        if self._signalled_at is not None and now - self._signalled_at < SAME_ACT_S:
+        now = self._clock.steady()
+        if self._signalled_at is not None and now - self._signalled_at < SAME_ACT_S * 1e6:
             return
         if self._stopping:
             self._announce(f"{name} again: ended at once")

@@ -26,7 +26,8 @@ those names; an option on the command line wins.
 
 **Signals** of `farro silo`: the first SIGTERM or Ctrl-C stops new calls, lets running turns finish (at most
 `--stop-timeout`) and exits with 0; where other silos share the store, its partitions are handed over to them
-first. A second one ends the process at once: what was not committed is not done, what was committed stands.
+first. A second one, a second later or more, ends the process at once: what was not committed is not done,
+what was committed stands.
 If something blocks the silo beyond its limit, or a part of the silo itself fails, it ends with 1.
 
 **Several processes**: `farro silo --processes N` starts, watches and restarts N silos

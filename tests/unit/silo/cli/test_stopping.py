@@ -6,8 +6,16 @@ import signal
 
 import pytest
 
+from farro.client.clock import SystemClock
 from farro.silo.cli import stopping
 from farro.silo.cli.stopping import SAME_ACT_S, Stop
+
+
+class OwnClock(SystemClock):
+    us = 100_000_000
+
+    def steady(self) -> int:
+        return self.us
 
 
 class Ended(BaseException):
@@ -25,15 +33,15 @@ async def test_signals_within_a_second_are_one_act_and_a_later_one_ends_it(
         raise Ended
 
     monkeypatch.setattr(stopping, "_end_now", end)
-    now = 100.0
-    stop = Stop(lambda _: None, 60.0, lambda: now)
+    clock = OwnClock()
+    stop = Stop(lambda _: None, 60.0, clock)
     with stop.on_signals():
         signal.raise_signal(number)
-        now += SAME_ACT_S * 0.9
+        clock.us += int(SAME_ACT_S * 900_000)
         signal.raise_signal(number)
         await stop.wait()
         assert codes == []
-        now += SAME_ACT_S * 0.2
+        clock.us += int(SAME_ACT_S * 200_000)
         with pytest.raises(Ended):
             signal.raise_signal(number)
     assert codes == [128 + number]

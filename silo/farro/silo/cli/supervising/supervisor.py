@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import os
 import signal
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 
+from farro.silo.cli.stopping import SAME_ACT_S
 from farro.silo.cli.supervising.lines import Mark
 from farro.silo.cli.supervising.output import STDOUT, Output
 from farro.silo.cli.supervising.place import KILL_MARGIN_S, Ended, Place
@@ -70,6 +72,7 @@ class Supervisor:
             )
             for number, command in enumerate(commands, 1)
         ]
+        self._signalled_at = -math.inf  # by the first signal, loop time
         self._end = asyncio.Event()
         self._started = False  # every process has been ready once
         self._rolling = False
@@ -199,8 +202,12 @@ class Supervisor:
             place.go_on()
 
     def _signalled(self, number: signal.Signals) -> None:
+        now = self._loop.time()
         if not self._end.is_set():
+            self._signalled_at = now
             self._ask_to_stop(number.name)
+            return
+        if now - self._signalled_at < SAME_ACT_S:
             return
         self._say(f"{number.name} again: ended at once")
         self._exit_code = 128 + number
