@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from unittest.mock import Mock
 
 import pytest
 
@@ -33,6 +34,8 @@ async def test_signals_within_a_second_are_one_act_and_a_later_one_ends_it(
         raise Ended
 
     monkeypatch.setattr(stopping, "_end_now", end)
+    # its watchdog would end the process of the tests a minute later
+    monkeypatch.setattr(stopping, "threading", Mock())
     clock = OwnClock()
     stop = Stop(lambda _: None, 60.0, clock)
     with stop.on_signals():
