@@ -245,7 +245,7 @@ def planted(name: str) -> Callable[[SimulatedCluster], Any]:
 
 FOUND_BY = {
     "no_fence": 15,
-    "epoch_read_before_the_lock": 27,
+    "epoch_read_before_the_lock": 93,
     "commit_under_a_stale_snapshot": 27,
     "version_check_dropped": 4,
     "taken_without_a_new_epoch": 1,

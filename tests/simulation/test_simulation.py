@@ -25,7 +25,7 @@ OF_FIXED_BUGS = (37,)
 went on, and committed under the epoch that the same silo got for the partition later."""
 
 SEEDS_MAX = 500
-MARGIN = 60  # seeds tried from the first on when the known one finds nothing: any change reshuffles them
+MARGIN = 150  # seeds tried from the first on when the known one finds nothing: any change reshuffles them
 
 
 def _judged(seed: int) -> str:
