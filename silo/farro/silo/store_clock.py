@@ -27,9 +27,8 @@ class StoreClock:
 
     def __init__(self, machine: Clock) -> None:
         self._machine = machine
-        self._heard: tuple[int, int] | None = (
-            None  # (a lower bound, when it held): read by the heartbeat, too
-        )
+        # A lower bound and when it held: one value, because the heartbeat's thread reads it too.
+        self._heard: tuple[int, int] | None = None
 
     def now(self) -> int:
         heard = self._heard
