@@ -7,9 +7,10 @@ import gc
 import importlib
 import json
 import signal
-import socket
 import sys
 import threading
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Generator
 from pathlib import Path
@@ -23,20 +24,14 @@ from examples import hosting_aiohttp
 from farro.client import Client
 from farro.silo import Silo
 from tests.acceptance.processes import HOME, farro
-from tests.acceptance.programs import Program, has_ended
+from tests.acceptance.programs import WITHIN_S, Program, has_ended
 from tests.acceptance.served_grains import Counter
+from tests.support.ports import free_port
 
 pytest.importorskip("fastapi", reason="FastAPI belongs to the tools of development")
 pytest.importorskip("uvicorn", reason="uvicorn belongs to the tools of development")
 
 EXAMPLES = HOME / "examples"
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
 
 
 # ---------------------------------------------------------------- within one process
@@ -147,10 +142,21 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Run]:
 
 
 def visitors(port: str) -> int:
+    """Comes once more; a connection that is refused is tried again for a while.
+
+    A worker of ``uvicorn --reload`` says "startup complete" before it listens.
+    """
     request = urllib.request.Request(f"http://127.0.0.1:{port}/visitors/lobby", method="POST")
-    with urllib.request.urlopen(request, timeout=20) as response:
-        count: int = json.load(response)["visitors"]
-    return count
+    until = time.monotonic() + WITHIN_S
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=20) as response:
+                count: int = json.load(response)["visitors"]
+                return count
+        except urllib.error.URLError as error:
+            if not isinstance(error.reason, ConnectionRefusedError) or time.monotonic() > until:
+                raise
+        time.sleep(0.05)
 
 
 def members(folder: Path) -> list[dict[str, Any]]:

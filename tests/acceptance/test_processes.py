@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import uuid
 from collections.abc import AsyncGenerator, Callable, Generator
 from pathlib import Path
@@ -20,6 +19,7 @@ from farro.client import Client
 from tests.acceptance.processes import FARRO, GRAINS, Outcome, farro, farro_here
 from tests.acceptance.programs import Program, has_ended
 from tests.acceptance.served_grains import Counter
+from tests.support.ports import free_port, free_ports
 from tests.support.servers import Server
 
 Start = Callable[..., Program]
@@ -33,18 +33,6 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"sqlite:///{tmp_path / 'farro.db'}"
     server: Server = request.getfixturevalue("postgres_server")
     return f"postgresql://farro@127.0.0.1:{server.port}/postgres?schema=s{uuid.uuid4().hex}"
-
-
-def ports(count: int) -> int:
-    """The first of ``count`` free ports in a row."""
-    while True:
-        with socket.socket() as first:
-            first.bind(("127.0.0.1", 0))
-            start: int = first.getsockname()[1]
-        with contextlib.ExitStack() as stack, contextlib.suppress(OSError, OverflowError):
-            for port in range(start, start + count):
-                stack.enter_context(socket.socket()).bind(("127.0.0.1", port))
-            return start
 
 
 @pytest.fixture
@@ -126,7 +114,7 @@ async def more(count: Callable[[], int], by: int) -> None:
 
 
 async def test_processes_share_a_store_and_stop_together(start: Start, store: str) -> None:
-    first = ports(3)
+    first = free_ports(3)
     program = start("--processes", "3", "--listen", f"127.0.0.1:{first}")
     urls = addresses(program)
     assert urls == [f"http://127.0.0.1:{port}" for port in range(first, first + 3)]
@@ -183,7 +171,7 @@ def pid_at(url: str) -> int:
 
 
 async def test_a_rolling_restart_fails_no_call(start: Start, store: str) -> None:
-    program = start("--processes", "3", "--listen", f"127.0.0.1:{ports(3)}")
+    program = start("--processes", "3", "--listen", f"127.0.0.1:{free_ports(3)}")
     urls = addresses(program)
     before = [each["number"] for each in await status_until(store, balanced)]
     async with callers(urls) as count:
@@ -197,7 +185,7 @@ async def test_a_rolling_restart_fails_no_call(start: Start, store: str) -> None
 
 
 async def test_a_killed_silo_comes_back_at_its_port(start: Start, store: str) -> None:
-    program = start("--processes", "2", "--listen", f"127.0.0.1:{ports(2)}")
+    program = start("--processes", "2", "--listen", f"127.0.0.1:{free_ports(2)}")
     urls = addresses(program)
     await status_until(store, balanced)
     os.kill(pid_at(urls[1]), signal.SIGKILL)
@@ -211,7 +199,7 @@ async def test_a_killed_silo_comes_back_at_its_port(start: Start, store: str) ->
 
 
 async def test_a_silo_that_is_frozen_is_killed_and_replaced(start: Start, store: str) -> None:
-    program = start("--processes", "2", "--listen", f"127.0.0.1:{ports(2)}")
+    program = start("--processes", "2", "--listen", f"127.0.0.1:{free_ports(2)}")
     urls = addresses(program)
     await status_until(store, balanced)
     pid = pid_at(urls[1])
@@ -228,7 +216,7 @@ async def test_a_silo_that_is_frozen_is_killed_and_replaced(start: Start, store:
 
 
 async def test_a_drained_silo_hands_over_and_ends_while_calls_go_on(start: Start, store: str) -> None:
-    program = start("--processes", "2", "--listen", f"127.0.0.1:{ports(2)}")
+    program = start("--processes", "2", "--listen", f"127.0.0.1:{free_ports(2)}")
     urls = addresses(program)
     await status_until(store, balanced)
     async with callers(urls) as count:
@@ -262,7 +250,7 @@ async def test_drain_names_what_it_cannot_do(start: Start, store: str) -> None:
 async def test_CLU_011_a_port_in_use_is_named_and_leaves_no_member(
     start: Start, store: str, tmp_path: Path
 ) -> None:
-    port = ports(1)
+    port = free_port()
     start("--listen", f"127.0.0.1:{port}", ready="ready at")
     second = await asyncio.to_thread(
         farro, "silo", GRAINS, "--store", store, "--listen", f"127.0.0.1:{port}", folder=tmp_path

@@ -17,7 +17,7 @@ from random import Random
 from tests.acceptance.processes import NotReady
 from tests.cluster.chaos_grains import MODULE
 from tests.cluster.silo_process import SiloProcess
-from tests.support.servers import free_port
+from tests.support.ports import free_port
 from tests.support.tcp_proxy import TcpProxy, tcp_proxy
 
 START_TRIES_MAX = 20

@@ -10,6 +10,7 @@ import pytest
 import redis.asyncio
 
 from tests.support import servers
+from tests.support.ports import free_port
 
 pytestmark = pytest.mark.service
 
@@ -57,8 +58,6 @@ def test_a_stopped_server_leaves_no_process_and_no_folder() -> None:
 
 
 def test_a_server_that_cannot_start_says_what_its_log_says(tmp_path: Path) -> None:
-    server = servers.Server(
-        ["/bin/sh", "-c", "echo no such luck >&2; exit 3"], servers.free_port(), tmp_path, {}
-    )
+    server = servers.Server(["/bin/sh", "-c", "echo no such luck >&2; exit 3"], free_port(), tmp_path, {})
     with pytest.raises(RuntimeError, match="no such luck"):
         server.start()

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -27,14 +26,8 @@ from farro.client.errors import (
     SiloUnavailable,
 )
 from farro.client.protocol import PATH
+from tests.support.ports import free_port
 from tests.unit.silo.gateway.serving import Echo, Target, serving
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @asynccontextmanager
