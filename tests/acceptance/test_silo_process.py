@@ -192,7 +192,7 @@ def test_a_file_that_may_not_be_read_is_one_clear_error(tmp_path: Path) -> None:
 
 def test_other_addresses_than_loopback_have_to_be_asked_for(tmp_path: Path) -> None:
     done = farro("silo", GRAINS, *STORE, "--listen", "0.0.0.0:0", folder=tmp_path)
-    assert done.returncode == 1 and "--allow-insecure-bind" in done.stderr
+    assert done.returncode == 2 and "--allow-insecure-bind" in done.stderr
     assert not (tmp_path / "farro.db-wal").exists()
 
 

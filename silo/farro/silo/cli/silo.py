@@ -181,7 +181,11 @@ async def _serve(asked: Serving) -> int:
 def _made(asked: Serving) -> Silo:
     """A silo that is not started yet, or the reason why it never could be; nothing is opened."""
     with _one_clear_error():
-        ListenAddress.parse(asked.listen).check_allowed(asked.options.allow_insecure_bind)
+        address = ListenAddress.parse(asked.listen)
+        try:
+            address.check_allowed(asked.options.allow_insecure_bind)
+        except CannotListen as error:  # the other options forbid it, whatever the machine's state
+            raise BadUsage(f"--listen: {error}") from None
         return Silo(
             asked.grains,
             open_provider(asked.store, service_id=asked.service_id),

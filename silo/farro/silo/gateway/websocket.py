@@ -13,6 +13,7 @@ from farro.client.cluster_map import ClusterMap
 from farro.client.codec import Codec
 from farro.client.protocol import FRAME_BYTES_MAX, PATH
 from farro.silo.gateway.address import ListenAddress, host_allowed
+from farro.silo.gateway.http_log import server_logger
 from farro.silo.gateway.limits import GatewayOptions
 from farro.silo.gateway.session import CallTarget, Shared
 from farro.silo.gateway.sessions import CLOSE_S, Sessions
@@ -74,6 +75,7 @@ class Gateway:
         self._runner = web.AppRunner(
             app,
             access_log=None,
+            logger=server_logger(),
             handle_signals=False,
             shutdown_timeout=CLOSE_S,
             keepalive_timeout=self._options.handshake_s,  # also for the first request
