@@ -7,7 +7,7 @@ import traceback
 
 import pytest
 
-from farro.providers.errors import BadStoreUrl
+from farro.providers.errors import BadStoreUrl, Unavailable
 from farro.providers.opening import open_provider
 from farro.providers.postgres.address import PostgresAddress, read_address
 from farro.providers.postgres.store import PostgresProvider
@@ -91,3 +91,15 @@ def test_another_scheme_than_ours_is_named() -> None:
     assert isinstance(open_provider("postgresql://host/db", service_id="a"), PostgresProvider)
     with pytest.raises(BadStoreUrl, match="the scheme is written postgresql"):
         open_provider("postgres://host/db")
+
+
+@pytest.mark.parametrize(
+    ("at", "advice"),
+    [
+        ("127.0.0.1:1", "start PostgreSQL, or name its host and port"),
+        ("no-such-host.invalid", "check the host in the URL"),
+    ],
+)
+async def test_a_server_that_is_not_there_is_an_error_with_the_way_out(at: str, advice: str) -> None:
+    with pytest.raises(Unavailable, match=f"{at}.*{advice}"):
+        await PostgresProvider(f"postgresql://farro@{at}/postgres").open(0)

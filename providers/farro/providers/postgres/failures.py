@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import asyncpg
 
 from farro.providers.errors import OutcomeUnknown, StoreError, Unavailable
@@ -65,13 +67,23 @@ def not_taken(error: BaseException, url: str) -> StoreError:
         return error
     if is_data_error(error):
         return StoreError(f"{url}: the store cannot hold a value: {said(error)}")
-    code = error.sqlstate if isinstance(error, asyncpg.PostgresError) else None
-    if code == _NOT_A_MEMBER:
+    if isinstance(error, asyncpg.PostgresError) and error.sqlstate == _NOT_A_MEMBER:
         return StoreError(said(error))
     if isinstance(error, TimeoutError):
         return Unavailable(f"{url}: no answer in time")
-    advice = _ADVICE.get(str(code))
+    advice = _advice(error)
     return Unavailable(f"{url}: {said(error)}" + (f" ({advice})" if advice else ""))
+
+
+def _advice(error: BaseException) -> str | None:
+    """What whoever runs the silo can do about it."""
+    if isinstance(error, asyncpg.PostgresError):
+        return _ADVICE.get(str(error.sqlstate))
+    if isinstance(error, ConnectionRefusedError | FileNotFoundError):  # a port, a socket in the file system
+        return "no server listens there: start PostgreSQL, or name its host and port in the URL"
+    if isinstance(error, socket.gaierror):
+        return "check the host in the URL"
+    return None
 
 
 def unknown(error: BaseException, url: str) -> OutcomeUnknown:
