@@ -95,8 +95,10 @@ def drain(
             looking_at = await stack.enter_async_context(found)
             rows = await looking_at.rows()
             row = _member(rows, number)
-            await _ask_to_drain(row)
-            click.echo(f"silo {number} at {row.address} drains")
+            if await _ask_to_drain(row, looking_at):
+                click.echo(f"silo {number} at {row.address} drains")
+            else:
+                click.echo(f"silo {number} at {row.address} has been asked before, and drains")
             if wait:
                 others = [each.address for each in rows.silos if _serves(each) and each.number != number]
                 if isinstance(looking_at, OfSilos) and others:
@@ -125,14 +127,29 @@ def _member(rows: ClusterRows, number: int) -> SiloRow:
     return found
 
 
-async def _ask_to_drain(row: SiloRow) -> None:
+async def _ask_to_drain(row: SiloRow, looking_at: Source) -> bool:
+    """False: somebody else has asked it; one that drains takes no new clients."""
+    if row.status is SiloStatus.DRAINING:
+        return False
     try:
         async with of_silo(row) as silo:
             await silo.drain()
     except FarroError as error:
+        if await _is_leaving(row, looking_at):
+            return False
         raise Failed(
             f"silo {row.number} at {row.address} could not be asked: {one_line(str(error))}"
         ) from None
+    return True
+
+
+async def _is_leaving(silo: SiloRow, looking_at: Source) -> bool:
+    try:
+        rows = await looking_at.rows()
+    except FarroError:
+        return False  # nobody can tell
+    now = next((row for row in rows.silos if row.number == silo.number), None)
+    return now is None or now.status in (SiloStatus.DRAINING, SiloStatus.LEFT)
 
 
 async def _wait_until_left(looking_at: Source, silo: SiloRow, limit_s: float, *, is_last: bool) -> None:

@@ -161,7 +161,7 @@ async def _serve(asked: Serving) -> int:
 
     stop = Stop(announce, asked.options.stop_timeout.total_seconds())
     asyncio.get_running_loop().set_exception_handler(lambda _, context: _defect(stop, context))
-    with stop.on_signals(), stop.when_stdin_closes(asked.ends_with_stdin):
+    with stop.on_signals(for_good=True), stop.when_stdin_closes(asked.ends_with_stdin):
         running = await _started(asked)
         number = str(running.number)
         stop.hands_over = lambda: running.cluster.has_peers

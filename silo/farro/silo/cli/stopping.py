@@ -1,7 +1,8 @@
 """When a silo process ends, and with which exit code.
 
-The first SIGTERM or SIGINT asks for a drain; a second one ends the process at once, unless it comes
-within a second: GNU timeout and entrypoints signal the process and its group, and that is one act.
+The first SIGTERM or SIGINT asks for a drain, whatever else has asked before; a second one ends the process at
+once, unless it comes within a second: GNU timeout and entrypoints signal the process and its group, and that
+is one act.
 Handlers are set with ``signal.signal``, not on the loop, so that they run even while a turn blocks the loop.
 """
 
@@ -75,20 +76,24 @@ class Stop:
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         name = signal.Signals(number).name
         now = self._clock.steady()
-        if self._signalled_at is not None and now - self._signalled_at < SAME_ACT_S * 1e6:
-            return
-        if self._stopping:
+        if self._signalled_at is None:
+            self._signalled_at = now
+            if self._stopping:  # for another reason: an operator's drain, a closed stdin
+                self._announce(f"{name}: it stops already; a second signal ends it at once")
+            self.ask(name)
+        elif now - self._signalled_at >= SAME_ACT_S * 1e6:
             self._announce(f"{name} again: ended at once")
             _end_now(128 + number)
-        self._signalled_at = now
-        self.ask(name)
 
     @contextmanager
-    def on_signals(self) -> Iterator[None]:
+    def on_signals(self, *, for_good: bool = False) -> Iterator[None]:
+        """``for_good``: the process ends after this, and a late SIGTERM does not change how it ended."""
         before = {number: signal.signal(number, self._signalled) for number in _SIGNALS}
         try:
             yield
         finally:
+            if for_good:
+                before[signal.SIGTERM] = signal.SIG_IGN
             for number, handler in before.items():
                 signal.signal(number, handler)
 
