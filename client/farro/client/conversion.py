@@ -21,7 +21,7 @@ from uuid import UUID
 
 from farro.client.codec import packed_each
 from farro.client.errors import InvalidPayload
-from farro.client.plain import NESTING_MAX, SCALARS, Mismatch, check_hashes, plain, show, too_deep
+from farro.client.plain import NESTING_MAX, SCALARS, Mismatch, check_hashes, plain, show, too_deep, unchanged
 
 
 class Converter:
@@ -100,13 +100,13 @@ class Scalar(Converter):
     def __init__(self, *types: type, parse: Callable[[str], Any] | None = None) -> None:
         name = "None" if types[0] is type(None) else types[0].__name__
         super().__init__(name, types, types, passes_through=True)
-        self._normal = SCALARS[types[0]] if len(types) == 1 else _identity
+        self._normal = SCALARS[types[0]] if len(types) == 1 else unchanged
         self._parse = parse
 
     def enc(self, value: Any, depth: int) -> Any:
         if type(value) not in self.types:
             raise self.expected(value)
-        return self._normal(value)
+        return value if self._normal is unchanged else self._normal(value)
 
     def dec(self, wire: Any, depth: int) -> Any:
         if type(wire) in self.types:
@@ -118,10 +118,6 @@ class Scalar(Converter):
             except (ValueError, ArithmeticError):
                 raise Mismatch(f"expected {self.name}, got text that is none: {show(wire)}") from None
         raise self.expected(wire)
-
-
-def _identity(value: Any) -> Any:
-    return value
 
 
 # An int where float is declared stays an int, as in Python itself; a bool is no int and no float.

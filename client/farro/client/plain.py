@@ -98,23 +98,23 @@ def plain_time(value: time) -> time:
     return value.replace(tzinfo=zone, fold=0) if value.fold or zone else value
 
 
-def _unchanged(value: Any) -> Any:
+def unchanged(value: Any) -> Any:
     return value
 
 
 SCALARS: dict[type, Callable[[Any], Any]] = {
-    type(None): _unchanged,
-    bool: _unchanged,
-    int: _unchanged,
-    float: _unchanged,
+    type(None): unchanged,
+    bool: unchanged,
+    int: unchanged,
+    float: unchanged,
     str: plain_str,
-    bytes: _unchanged,
-    Decimal: _unchanged,
-    UUID: _unchanged,
+    bytes: unchanged,
+    Decimal: unchanged,
+    UUID: unchanged,
     datetime: plain_datetime,
-    date: _unchanged,
+    date: unchanged,
     time: plain_time,
-    timedelta: _unchanged,
+    timedelta: unchanged,
 }
 
 

@@ -28,7 +28,7 @@ class RecordConverter(Converter):
     the data.  ``extra`` lists what an instance carries beyond its fields.
     """
 
-    __slots__ = ("_extra", "_fields", "_later", "_make", "_record", "_required")
+    __slots__ = ("_encoders", "_extra", "_fields", "_later", "_make", "_record", "_required")
 
     def __init__(
         self,
@@ -45,6 +45,7 @@ class RecordConverter(Converter):
 
     def fill(self, fields: list[Field]) -> None:
         self._fields = {field.name: field.converter for field in fields}
+        self._encoders = tuple((field.name, field.converter.enc) for field in fields)
         self._required = frozenset(field.name for field in fields if field.required)
         self._later = tuple(field.name for field in fields if not field.in_constructor)
 
@@ -55,15 +56,16 @@ class RecordConverter(Converter):
         if self._extra is not None and (names := self._extra(value)):
             raise Mismatch(f"{self.name} does not declare {', '.join(names)}; declare the field to send it")
         wire = {}
-        for name, converter in self._fields.items():
-            try:
-                found = getattr(value, name)
-            except AttributeError:
-                raise Mismatch("the field was never set").at(f".{name}") from None
-            try:
-                wire[name] = converter.enc(found, depth)
-            except Mismatch as mismatch:
-                raise mismatch.at(f".{name}") from None
+        name = ""
+        try:
+            for name, encode in self._encoders:
+                wire[name] = encode(getattr(value, name), depth)
+        except Mismatch as mismatch:
+            raise mismatch.at(f".{name}") from None
+        except AttributeError:
+            if hasattr(value, name):
+                raise  # of a converter
+            raise Mismatch("the field was never set").at(f".{name}") from None
         return wire
 
     def dec(self, wire: Any, depth: int) -> Any:

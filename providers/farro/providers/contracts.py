@@ -53,7 +53,15 @@ class Provider(Members, Protocol):
 
     @property
     def lanes(self) -> int:
-        """How many batches may be at the store at a time: one for each lane."""
+        """By how many ways batches go to the store, beside each other."""
+        ...
+
+    @property
+    def lane_depth(self) -> int:
+        """How many batches a lane may be given before the first of them is answered.
+
+        It writes and answers them in the order given; a failure of one says nothing of the next.
+        """
         ...
 
     def lane_of(self, partition: int) -> int:

@@ -78,6 +78,10 @@ class MemoryProvider(MemoryMembers):
     def lanes(self) -> int:
         return 1
 
+    @property
+    def lane_depth(self) -> int:
+        return 1
+
     def lane_of(self, partition: int) -> int:
         return 0
 

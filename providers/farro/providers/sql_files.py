@@ -45,20 +45,28 @@ def migrations_of(package: str) -> tuple[Migration, ...]:
 
 
 def read_queries(text: str, fragments: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Statements by name, comments dropped, fragments put in.  Unknown ``{names}`` stay for the caller."""
+    """Statements by name, comments dropped, fragments put in, into later fragments as well.
+
+    Unknown ``{names}`` stay for the caller.
+    """
     heads = list(_HEADS.finditer(text))
     ends = [head.start() for head in heads[1:]] + [len(text)]
-    parts: dict[str, dict[str, str]] = {"name": {}, "fragment": dict(fragments or {})}
+    known = dict(fragments or {})
+    parts: dict[str, dict[str, str]] = {"name": {}, "fragment": known}
     for head, end in zip(heads, ends, strict=True):
         kind, name = head.groups()
-        if any(name in known for known in parts.values()):
+        if any(name in part for part in parts.values()):
             raise ValueError(f"two queries are named {name}")
         parts[kind][name] = _COMMENT.sub("", text[head.end() : end]).strip()
-    queries = parts["name"]
-    for name in queries:
-        for fragment, replacement in parts["fragment"].items():
-            queries[name] = queries[name].replace("{" + fragment + "}", replacement)
-    return queries
+    for name in known:
+        known[name] = _filled(known[name], known)
+    return {name: _filled(statement, known) for name, statement in parts["name"].items()}
+
+
+def _filled(statement: str, fragments: Mapping[str, str]) -> str:
+    for fragment, text in fragments.items():
+        statement = statement.replace("{" + fragment + "}", text)
+    return statement
 
 
 def queries_of(package: str, fragments: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -166,7 +166,7 @@ class SiloOptions:
     cluster: ClusterOptions = field(default_factory=ClusterOptions)
     # Commits run in a thread beside the event loop, and Python hands its lock over only this often: with the
     # interpreter's 5 ms a busy loop starves them.  Lowers the process's switch interval; None leaves it.
-    switch_interval: timedelta | None = timedelta(microseconds=50)
+    switch_interval: timedelta | None = timedelta(microseconds=30)
     # Python's full garbage collections pause everything, the longer the more grains are awake.  The silo
     # makes them at quiet moments instead, looking ten times in this period, and puts them off no longer than
     # this; None leaves the process's collector alone.

@@ -46,6 +46,13 @@ class GrainKit(StoreKit):
             (row,) = await owner.store.load([("shipments", "k")])
             assert row is not None and (row.version, row.state) == (version + 1, state)
 
+    async def test_states_of_every_length_load_together(self, owner: Owner) -> None:
+        states = [b"", b"\x00", b"short", bytes(2048), bytes(2049), b"\xff" * 100_000]
+        for number, state in enumerate(states):
+            await owner.committed(f"k{number}", grain=writing(0, state))
+        rows = await owner.store.load([("shipments", f"k{number}") for number in range(len(states))])
+        assert [row and row.state for row in rows] == states
+
     @pytest.mark.parametrize("expected", [0, 1, 3, -1])
     async def test_another_version_than_the_stored_one_is_a_conflict_that_changes_nothing(
         self, owner: Owner, expected: int

@@ -79,6 +79,10 @@ class PostgresProvider(MemberVerbs):
         """How many commits are at the store at once, at most."""
         return self._address.lanes
 
+    @property
+    def lane_depth(self) -> int:
+        return 1
+
     def lane_of(self, partition: int) -> int:
         """Members of one lane make a batch of one round trip; see committing.py."""
         return partition % self._address.lanes

@@ -4,9 +4,9 @@ Members of different grains touch different rows, so within a run of distinct gr
 kind.  A grain that comes twice starts a new run: the order of the batch is kept.
 
 Nearly always every grain has the version that its member expects, and every settle matches.  So a batch is
-first written without a look: the writes carry the condition, and are counted.  When one misses, the
-transaction is rolled back and run again with a look at all versions and settles before each run, so that
-only the members concerned are refused.
+first written without a look: the writes carry the condition, and are counted.  Most batches are even planned
+(``planning``) before they reach this thread.  When one misses, the transaction is rolled back and run again
+with a look at all versions and settles before each run, so that only the members concerned are refused.
 
 The usual batch has no bad data either.  When SQLite refuses a value all the same, the transaction is rolled
 back and run again with a savepoint around each member, so that only the bad one is rejected. (A savepoint
@@ -20,12 +20,13 @@ import sqlite3
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from farro.providers.checks import is_bounded, is_duplicate, rejections, too_many
+from farro.providers.checks import is_duplicate, rejections, too_many
 from farro.providers.rows import Commit, Outcome, Verdict
 from farro.providers.sqlite.failures import DATA_ERRORS, roll_back, writing
+from farro.providers.sqlite.planning import Plan, rooms, runs_of_distinct_grains
 from farro.providers.sqlite.queries import QUERIES, in_statements
 from farro.providers.sqlite.reading import fetch
-from farro.providers.sqlite.staging import Missed, Sequences, Staged, by_partition
+from farro.providers.sqlite.staging import Missed, Staged, Transaction, by_partition, run
 
 _FENCED = Verdict(Outcome.FENCED)
 _CONFLICT = Verdict(Outcome.CONFLICT)
@@ -33,22 +34,37 @@ _DUPLICATE = Verdict(Outcome.DUPLICATE)
 
 
 def commit_batch(
-    connection: sqlite3.Connection, url: str, service_id: str, batch: Sequence[Commit], owner: int, now: int
+    connection: sqlite3.Connection,
+    url: str,
+    service_id: str,
+    batch: Sequence[Commit],
+    owner: int,
+    now: int,
+    plan: Plan | None,
 ) -> list[Verdict]:
-    """Verdicts in the order of the batch.  Raises sqlite3.Error when the store did not take it."""
-    reasons = rejections(batch)
+    """Verdicts in the order of the batch, of which ``plan`` is the plan if it has one.
+
+    Raises sqlite3.Error when the store did not take it.
+    """
+    if plan is not None:
+        try:
+            plan.write(connection, url)
+            return plan.verdicts
+        except (Missed, *DATA_ERRORS):
+            pass  # of some member, which has to be found
     with writing(connection, url):
-        verdicts = _written(connection, service_id, batch, reasons)
+        verdicts = _written(connection, service_id, batch, looks=plan is not None)
         connection.execute(QUERIES["sign_of_life"], (service_id, owner, now))
     return verdicts
 
 
 def _written(
-    connection: sqlite3.Connection, service_id: str, batch: Sequence[Commit], reasons: Sequence[str]
+    connection: sqlite3.Connection, service_id: str, batch: Sequence[Commit], *, looks: bool
 ) -> list[Verdict]:
+    reasons = rejections(batch)
     try:
         try:
-            return _Batch(connection, service_id, looks=False).write_runs(batch, reasons)
+            return _Batch(connection, service_id, looks=looks).write_runs(batch, reasons)
         except Missed:
             _begin_again(connection)
             return _Batch(connection, service_id, looks=True).write_runs(batch, reasons)
@@ -77,21 +93,6 @@ def forget_requests(
         return connection.execute(QUERIES["forget_requests"], (service_id, before, max(limit, 0))).rowcount
 
 
-def runs_of_distinct_grains(batch: Sequence[Commit]) -> Iterator[range]:
-    """The positions of the batch cut before each member whose grain is already in the run."""
-    grains = [(member.grain_type, member.grain_key) for member in batch]
-    start = 0
-    if len(set(grains)) < len(grains):
-        seen: set[tuple[str, str]] = set()
-        for index, grain in enumerate(grains):
-            if grain in seen:
-                yield range(start, index)
-                start = index
-                seen.clear()
-            seen.add(grain)
-    yield range(start, len(batch))
-
-
 class _Batch:
     """One attempt at a batch inside an open transaction."""
 
@@ -100,12 +101,12 @@ class _Batch:
         self._service_id = service_id
         self._looks = looks
         self._epochs = by_partition(connection, "fences", service_id)
-        self._sequences = Sequences(connection, service_id)
+        self._transaction = Transaction(connection, service_id)
 
     def write_runs(self, batch: Sequence[Commit], reasons: Sequence[str]) -> list[Verdict]:
         verdicts: list[Verdict] = []
-        for run in runs_of_distinct_grains(batch):
-            verdicts += self._write(batch[run.start : run.stop], reasons[run.start : run.stop])
+        for part in runs_of_distinct_grains(batch):
+            verdicts += self._write(batch[part.start : part.stop], reasons[part.start : part.stop])
         return verdicts
 
     def write_one_by_one(self, batch: Sequence[Commit], reasons: Sequence[str]) -> list[Verdict]:
@@ -140,12 +141,12 @@ class _Batch:
         self._refuse_too_many(members, verdicts, settled)
         if len(verdicts) > refused and not self._looks:
             raise Missed  # it may also be a conflict, which is told first
-        staged = Staged(self._connection, self._service_id, self._sequences)
+        staged = Staged(self._service_id, self._transaction)
         stage = staged.member
         answers = [
             verdicts.get(index) or stage(member, index in settled) for index, member in enumerate(members)
         ]
-        staged.flush()
+        run(self._connection, staged.statements())
         return answers
 
     def _ask(self, name: str, asked: Sequence[tuple[object, ...]]) -> Iterator[Any]:
@@ -208,17 +209,7 @@ class _Batch:
     ) -> None:
         """Only a grain that comes near its bound is looked at name by name."""
         service_id = self._service_id
-        asked = [
-            (
-                index,
-                service_id,
-                member.grain_type,
-                member.grain_key,
-                member.reminders_max - len(member.reminders),
-            )
-            for index, member in enumerate(members)
-            if member.reminders and is_bounded(member) and index not in verdicts
-        ]
+        asked = [(at, service_id, *room) for at, *room in rooms(members) if at not in verdicts]
         for answer in self._ask("crowded", asked):
             for index in answer:
                 member = members[index]

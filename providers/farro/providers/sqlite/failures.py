@@ -71,8 +71,23 @@ def writing(connection: sqlite3.Connection, url: str) -> Iterator[None]:
     except BaseException:
         roll_back(connection)
         raise
-    try:
+    with _in_doubt(connection, url):
         connection.execute("COMMIT")
+
+
+@contextmanager
+def at_once(connection: sqlite3.Connection, url: str) -> Iterator[None]:
+    """One statement that is a transaction of its own, as :func:`writing`: it ends with a commit in itself."""
+    roll_back(connection)
+    with _in_doubt(connection, url):
+        yield
+
+
+@contextmanager
+def _in_doubt(connection: sqlite3.Connection, url: str) -> Iterator[None]:
+    """Whatever happens the transaction is over; OutcomeUnknown when it may have been committed."""
+    try:
+        yield
     except sqlite3.Error as error:
         try:
             roll_back(connection)

@@ -72,7 +72,13 @@ if sys.platform == "win32":
             _changed.notify_all()
 
 else:
+    import ctypes
+    import errno
     import fcntl
+
+    # Python's own flock lets go of Python's lock, and waits for a busy event loop to get it back: a hundred
+    # times as long as the call itself takes, which waits for nothing
+    _flock = ctypes.PyDLL(None, use_errno=True).flock
 
     def hold_for_this_process(path: Path) -> bool:
         """Take the file for this process where two could not share it; here they can."""
@@ -80,14 +86,22 @@ else:
 
     def _lock(lock: FileLock, *, shared: bool, wait: bool) -> bool:
         operation = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
-        try:
-            fcntl.flock(lock.descriptor, operation if wait else operation | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        if wait:
+            fcntl.flock(lock.descriptor, operation)
+            return True
+        return _at_once(lock, operation | fcntl.LOCK_NB)
 
     def _unlock(lock: FileLock) -> None:
-        fcntl.flock(lock.descriptor, fcntl.LOCK_UN)
+        _at_once(lock, fcntl.LOCK_UN)
+
+    def _at_once(lock: FileLock, operation: int) -> bool:
+        """False: somebody else has what was asked for."""
+        if _flock(lock.descriptor, operation) == 0:
+            return True
+        number = ctypes.get_errno()
+        if number == errno.EWOULDBLOCK:
+            return False
+        raise OSError(number, os.strerror(number), lock.name)
 
 
 class FileLock:
@@ -97,6 +111,9 @@ class FileLock:
         self.path = path
         self.name = str(path)
         self._descriptor: int | None = None
+        self._opened: os.stat_result | None = (
+            None  # the file that is open: it stays the same whatever its name does
+        )
 
     @property
     def descriptor(self) -> int:
@@ -108,6 +125,7 @@ class FileLock:
         """Open the file without locking it.  False: there is none, and none was to be created."""
         try:
             self._descriptor = os.open(self.path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
+            self._opened = os.fstat(self._descriptor)
             _open.add(self)
         except FileNotFoundError:
             if create:
@@ -140,10 +158,10 @@ class FileLock:
 
     def still_named(self) -> bool:
         """Whether the open file still is the one that another process would find under the name."""
-        if self._descriptor is None:
+        if self._descriptor is None or self._opened is None:
             return False
         try:
-            return os.path.samestat(os.stat(self.name), os.fstat(self._descriptor))  # noqa: PTH116 - with every batch
+            return os.path.samestat(os.stat(self.name), self._opened)  # noqa: PTH116 - with every batch
         except (FileNotFoundError, NotADirectoryError):
             return False
 

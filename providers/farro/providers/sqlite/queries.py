@@ -27,11 +27,11 @@ def in_statements(name: str, rows: Sequence[tuple[object, ...]]) -> Iterator[tup
     """Statements, with their values, that pass ``rows`` (of equal length) to the query ``name``, in order.
 
     The number of rows in each is a power of two, so that a handful of texts stays prepared whatever the
-    batch.
+    batch; the last is filled up with rows of NULL, which every such query passes over.
     """
-    start = 0
-    while start < len(rows):
-        size = min(ROWS_MAX, 1 << ((len(rows) - start).bit_length() - 1))
-        values = list(chain.from_iterable(rows[start : start + size]))
-        yield with_rows(name, len(rows[start]), size), values
-        start += size
+    for start in range(0, len(rows), ROWS_MAX):
+        some = rows[start : start + ROWS_MAX]
+        columns, size = len(some[0]), 1 << (len(some) - 1).bit_length()
+        values = list(chain.from_iterable(some))
+        values += [None] * ((size - len(some)) * columns)
+        yield with_rows(name, columns, size), values

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
 
@@ -24,7 +24,7 @@ from farro.providers.rows import (
     Verdict,
     put_over,
 )
-from farro.providers.sqlite.queries import MANY_ROWS, QUERIES, in_statements, with_rows
+from farro.providers.sqlite.queries import MANY_ROWS, QUERIES, ROWS_MAX, in_statements, with_rows
 
 Address = tuple[str, str, str]  # service id, grain type, grain key
 Values = tuple[object, ...]
@@ -47,26 +47,43 @@ _REPLACE = PutMode.REPLACE
 
 
 class Missed(Exception):
-    """A request was answered before, or a grain has not the version or a reminder not the occurrence that a
-    staged write expects.
-    """
+    """What a batch that was written without a look takes for granted does not hold."""
+
+
+Statement = tuple[
+    str, Sequence[object], int | None
+]  # text, values, and how many rows it must find if that matters
+
+
+def run(connection: sqlite3.Connection, statements: Iterable[Statement]) -> None:
+    """Execute them in order.  Raises Missed at the first that does not find the rows it must find."""
+    execute = connection.execute
+    for text, values, expected in statements:
+        before = connection.total_changes
+        execute(text, values)
+        if expected is not None and connection.total_changes - before != expected:
+            raise Missed(text)
+
+
+class NeedsReading(Exception):
+    """A member's writes depend on what is stored, and no transaction is open to read it in."""
 
 
 class Staged:
     """The writes of members whose grains are distinct and whose verdict is COMMITTED.
 
-    Kinds are flushed in the order in which a commit applies them; of the reminder changes, every grain's
-    first goes before any grain's second, so that each grain sees its own order.
+    Kinds are written in the order in which a commit applies them; of the reminder changes, every grain's
+    first goes before any grain's second, so that each grain sees its own order.  ``within`` is the open
+    transaction, for members whose writes depend on what is stored; without one they raise NeedsReading.
     """
 
-    def __init__(self, connection: sqlite3.Connection, service_id: str, sequences: Sequences) -> None:
-        self._connection = connection
+    def __init__(self, service_id: str, within: Transaction | None = None) -> None:
         self._service_id = service_id
-        self._sequences = sequences
+        self._within = within
         self._watermarks: dict[tuple[str, ...], int] = {}
         self._heads: dict[tuple[str, int], int] = {}
         self._rows: dict[str, list[Values]] = {name: [] for name in (*_FIRST, *_LAST)}
-        self._states = self._rows["write_states"]
+        self.states = self._rows["write_states"]
         self._steps: list[defaultdict[str, list[Values]]] = []
 
     def member(self, member: Commit, settled: bool) -> Verdict:
@@ -82,6 +99,7 @@ class Staged:
             answered = (*address, request.request_id, request.answer, request.at)
             self._rows["add_requests"].append(answered)
         if member.watermarks:
+            self._needed()  # whether the message was consumed before
             for mark in member.watermarks:
                 self._watermarks[(*address, mark.source)] = mark.position
         if settled and member.settle is not None:
@@ -90,7 +108,7 @@ class Staged:
             version = write.expected_version + 1
             if write.writes_state and version > 1 and not write.destroy:
                 state = (service_id, grain_type, grain_key, version - 1, write.layout, write.state)
-                self._states.append(state)
+                self.states.append(state)
             else:
                 self._grain(address, member.partition, write)
         if member.reminders:
@@ -99,32 +117,33 @@ class Staged:
             self._append(member)
         return Verdict(_COMMITTED, version, settled, kept)
 
-    def flush(self) -> None:
-        """Raises Missed."""
-        self._flush(_FIRST)
+    @property
+    def is_states_alone(self) -> bool:
+        """Are next states of grains all that is staged?"""
+        others = (rows for name, rows in self._rows.items() if name != "write_states")
+        return bool(self.states) and not (any(others) or self._steps or self._watermarks or self._heads)
+
+    def statements(self) -> Iterator[Statement]:
+        """What is staged, in the order in which it has to be written; it is staged no more."""
+        yield from self._take(_FIRST)
         for step in self._steps:
             for name, rows in step.items():
-                self._run(name, rows)
-        self._flush(_LAST)
-        self._run("move_watermarks", [(*key, position) for key, position in self._watermarks.items()])
-        self._run("move_stream_heads", [(self._service_id, *key, n) for key, n in self._heads.items()])
-        self._run("move_sequences", [(self._service_id, *moved) for moved in self._sequences.moved()])
+                yield from _statements(name, rows)
+        self._steps.clear()
+        yield from self._take(_LAST)
+        marks = [(*key, position) for key, position in self._watermarks.items()]
+        yield from _statements("move_watermarks", marks)
+        heads = [(self._service_id, *key, number) for key, number in self._heads.items()]
+        yield from _statements("move_stream_heads", heads)
+        if self._within is not None:
+            moved = [(self._service_id, *moved) for moved in self._within.sequences.moved()]
+            yield from _statements("move_sequences", moved)
 
-    def _flush(self, names: Sequence[str]) -> None:
+    def _take(self, names: Sequence[str]) -> Iterator[Statement]:
         for name in names:
             if rows := self._rows[name]:
-                self._run(name, rows)
+                yield from _statements(name, rows)
                 rows.clear()
-
-    def _run(self, name: str, rows: Sequence[Values]) -> None:
-        before = self._connection.total_changes
-        if name in MANY_ROWS:
-            for statement, values in in_statements(name, rows):
-                self._connection.execute(statement, values)
-        else:
-            self._connection.executemany(QUERIES[name], rows)
-        if name in _EXPECTING and self._connection.total_changes - before != len(rows):
-            raise Missed(name)
 
     def _settle(self, address: Address, settle: Settle) -> None:
         consumed = (*address, settle.name, settle.registration, settle.occurrence)
@@ -154,9 +173,12 @@ class Staged:
         """Stage the changes; the names of puts that leave a row, or its progress, standing."""
         for change in changes:
             if isinstance(change, PutReminder) and change.mode is not _REPLACE:
+                within = self._needed()
                 # such a put must see its own grain's settle and changes before it
-                self._flush(_SETTLES)
-                return tuple([name for change in changes for name in self._change_now(address, change)])
+                run(within.connection, self._take(_SETTLES))
+                return tuple(
+                    [name for change in changes for name in _change_now(within.connection, address, change)]
+                )
         for index, change in enumerate(changes):
             if index == len(self._steps):
                 self._steps.append(defaultdict(list))
@@ -164,34 +186,32 @@ class Staged:
             self._steps[index][name].append(values)
         return ()
 
-    def _change_now(self, address: Address, change: ReminderChange) -> list[str]:
-        if not isinstance(change, PutReminder) or change.mode is _REPLACE:
-            name, values = _statement(address, change)
-            self._run(name, [values])
-            return []
-        row = change.row
-        values = (address[0], *reminder_values(row))
-        if change.mode is PutMode.IF_MISSING:
-            put = self._connection.execute(with_rows("put_reminder_if_missing", len(values), 1), values)
-            return [] if put.rowcount == 1 else [row.name]
-        found = self._connection.execute(QUERIES["reminder"], (*address, row.name)).fetchone()
-        standing = put_over(ReminderRow(*found) if found else None, row, change.mode)
-        self._run("put_reminders", [(address[0], *reminder_values(standing))])
-        return [] if standing is row else [row.name]
-
     def _append(self, member: Commit) -> None:
-        partition = member.partition
+        sequences, partition = self._needed().sequences, member.partition
         numbered = (self._service_id, partition)
         for event in member.events:
-            sequence = self._sequences.next(partition)
+            sequence = sequences.next(partition)
             self._heads[event.stream, partition] = sequence
             values = (sequence, event.stream, event.payload, event.at)
             self._rows["add_events"].append((*numbered, *values))
         for message in member.outbox:
-            sequence = self._sequences.next(partition)
+            sequence = sequences.next(partition)
             sender = (member.grain_type, member.grain_key)
             target = (message.target_type, message.target_key, message.method, message.args, message.at)
             self._rows["add_messages"].append((*numbered, sequence, *sender, *target))
+
+    def _needed(self) -> Transaction:
+        if self._within is None:
+            raise NeedsReading
+        return self._within
+
+
+class Transaction:
+    """An open transaction, and the numbers that events and messages got in it."""
+
+    def __init__(self, connection: sqlite3.Connection, service_id: str) -> None:
+        self.connection = connection
+        self.sequences = Sequences(connection, service_id)
 
 
 class Sequences:
@@ -226,6 +246,35 @@ def by_partition(connection: sqlite3.Connection, query: str, service_id: str) ->
 def _paired(partitions: str, values: str) -> Mapping[int, int]:
     """The meaning of the two texts; those of the fences are the same for hours."""
     return dict(zip(json.loads(partitions), json.loads(values), strict=True))
+
+
+def _statements(name: str, rows: Sequence[Values]) -> Iterator[Statement]:
+    """The query ``name`` for all rows, in as few steps as it allows."""
+    expecting = name in _EXPECTING
+    if name in MANY_ROWS:
+        for start, (text, values) in enumerate(in_statements(name, rows)):
+            count = min(ROWS_MAX, len(rows) - start * ROWS_MAX)
+            yield text, values, count if expecting else None
+    else:
+        for row in rows:
+            yield QUERIES[name], row, 1 if expecting else None
+
+
+def _change_now(connection: sqlite3.Connection, address: Address, change: ReminderChange) -> list[str]:
+    """Make one change; the name of a put that leaves a row, or its progress, standing."""
+    if not isinstance(change, PutReminder) or change.mode is _REPLACE:
+        name, values = _statement(address, change)
+        run(connection, _statements(name, [values]))
+        return []
+    row = change.row
+    values = (address[0], *reminder_values(row))
+    if change.mode is PutMode.IF_MISSING:
+        put = connection.execute(with_rows("put_reminder_if_missing", len(values), 1), values)
+        return [] if put.rowcount == 1 else [row.name]
+    found = connection.execute(QUERIES["reminder"], (*address, row.name)).fetchone()
+    standing = put_over(ReminderRow(*found) if found else None, row, change.mode)
+    run(connection, _statements("put_reminders", [(address[0], *reminder_values(standing))]))
+    return [] if standing is row else [row.name]
 
 
 def _statement(address: Address, change: ReminderChange) -> tuple[str, Values]:

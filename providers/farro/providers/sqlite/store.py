@@ -25,7 +25,7 @@ from farro.providers.rows import (
     StoreInfo,
     Verdict,
 )
-from farro.providers.sqlite import reading
+from farro.providers.sqlite import packed, reading
 from farro.providers.sqlite.committing import commit_batch, forget_requests, trim_events
 from farro.providers.sqlite.failures import translated
 from farro.providers.sqlite.locking import refuse_network_file_system
@@ -38,6 +38,7 @@ from farro.providers.sqlite.opened import (
     prepare_reader,
     prepare_writer,
 )
+from farro.providers.sqlite.planning import Planner
 from farro.providers.sqlite.worker import Worker, connect, open_file
 from farro.providers.sqlite.writer import Writer
 
@@ -70,6 +71,7 @@ class SqliteProvider(MemberVerbs):
         self._path = Path(os.path.realpath(path))
         self._url = f"sqlite:///{self._path}"
         self._service_id = service_id
+        self._planner = Planner(service_id)
         super().__init__(self._path, Service(self._url, service_id, synchronous.upper()))
         self._read_only = read_only
         self._busy_timeout_s = busy_timeout_s
@@ -157,6 +159,10 @@ class SqliteProvider(MemberVerbs):
     def lanes(self) -> int:
         return 1
 
+    @property
+    def lane_depth(self) -> int:
+        return 2  # the second is taken up without a trip to the event loop
+
     def lane_of(self, partition: int) -> int:
         return 0
 
@@ -181,13 +187,24 @@ class SqliteProvider(MemberVerbs):
 
     async def load(self, grains: Sequence[tuple[str, str]]) -> list[GrainRow | None]:
         run = self.look if self._read_only else self.look_in_writer
-        return await run(lambda connection: reading.load(connection, self._service_id, grains))
+        texts = await run(lambda connection: packed.load(connection, self._service_id, grains))
+        if texts is None:
+            return await run(lambda connection: reading.load(connection, self._service_id, grains))
+        rows, left_out = packed.grain_rows(texts, len(grains))
+        if left_out:
+            others = [grains[at] for at in left_out]
+            found = await run(lambda connection: reading.load(connection, self._service_id, others))
+            for at, row in zip(left_out, found, strict=True):
+                rows[at] = row
+        return rows
 
     async def commit(self, batch: Sequence[Commit], owner: int, now: int) -> list[Verdict]:
         if not batch:
             return []
+        url, service_id = self._url, self._service_id
+        planned = self._planner.plan(batch, owner, now)
         return await self.run_in_writer(
-            lambda connection: commit_batch(connection, self._url, self._service_id, batch, owner, now)
+            lambda connection: commit_batch(connection, url, service_id, batch, owner, now, planned)
         )
 
     async def reminder(self, grain_type: str, grain_key: str, name: str) -> ReminderRow | None:
@@ -201,7 +218,10 @@ class SqliteProvider(MemberVerbs):
         )
 
     async def poll(self, queries: Sequence[PollQuery]) -> list[list[ReminderRow]]:
-        return await self.look(lambda connection: reading.poll(connection, self._service_id, queries))
+        pages = await self.look(lambda connection: packed.poll(connection, self._service_id, queries))
+        if pages is None:
+            return await self.look(lambda connection: reading.poll(connection, self._service_id, queries))
+        return [await packed.reminder_rows(texts) for texts in pages]
 
     async def list_reminders(
         self, where: ReminderFilter, limit: int, after: tuple[str, str, str] | None = None

@@ -1,7 +1,7 @@
 """The one writer: every change of state and reminder rows of this silo goes through here.
 
 Natural batching: while one batch is at the store, what becomes ready queues; the next batch takes it all, up
-to a bound.  A store may have several lanes: each has its own queue and its own batch under way, and a
+to a bound.  A store may have several lanes: each has its own queue and its own batches under way, and a
 partition always goes by the same one, so its commits stay in order.  Each member gets its own verdict.  A
 lost answer is never repeated: the members learn that the outcome is unknown, and whoever asks for the grain
 next reads the truth.
@@ -28,6 +28,11 @@ log = logging.getLogger("farro.silo")
 
 P = ParamSpec("P")
 
+# Callers that wait for their commits make no new ones.  So the store is given no more than that of a queue,
+# until there is enough for a full batch: while it writes the one part, the event loop runs the next turns of
+# the other.
+OVERLAP = 32
+
 COMMITTED = Outcome.COMMITTED  # a name of an Enum costs two calls to look up
 
 Listener = Callable[[list[tuple[Commit, Verdict]]], None]
@@ -36,13 +41,13 @@ Member = tuple[Commit, Done]
 
 
 class _Lane:
-    """What waits for its turn on one lane of the store, and whether a task is at work on it."""
+    """What waits for its turn on one lane of the store, and how many batches are under way there."""
 
-    __slots__ = ("queue", "running")
+    __slots__ = ("queue", "under_way")
 
     def __init__(self) -> None:
         self.queue: deque[Member] = deque()
-        self.running = False
+        self.under_way = 0
 
 
 class Committer:
@@ -70,6 +75,7 @@ class Committer:
         self._batch_bytes_max = batch_bytes_max
         self._loop = asyncio.get_running_loop()
         self._lanes = [_Lane() for _ in range(provider.lanes)]
+        self._lane_depth = provider.lane_depth
         self._only_lane = self._lanes[0] if len(self._lanes) == 1 else None
         self._listeners: list[Listener] = []
         self.on_dispossessed: Callable[[str], None] = _nobody_listens
@@ -116,8 +122,8 @@ class Committer:
         if lane is None:
             lane = self._lanes[self._provider.lane_of(commit.partition)]
         lane.queue.append((commit, done))
-        if not lane.running:
-            lane.running = True
+        if not lane.under_way or (len(lane.queue) == OVERLAP and lane.under_way < self._lane_depth):
+            lane.under_way += 1
             self._tasks.start(self._drain(lane), "commit")
 
     def commit(self, commit: Commit) -> asyncio.Future[Verdict]:
@@ -128,7 +134,7 @@ class Committer:
 
     async def _drain(self, lane: _Lane) -> None:
         try:
-            while lane.queue:
+            while lane.queue and (lane.under_way == 1 or len(lane.queue) >= OVERLAP):
                 await self._one_batch(self._next_batch(lane.queue))
         except BaseException:  # the silo ends: nobody commits those that wait
             waiting = list(lane.queue)
@@ -136,12 +142,13 @@ class Committer:
             self._fail(waiting, StorageUnavailable, "the silo ended before the commit reached the store")
             raise
         finally:
-            lane.running = False
+            lane.under_way -= 1
 
     def _next_batch(self, queue: deque[Member]) -> list[Member]:
         batch: list[Member] = []
         size = 0
-        while queue and len(batch) < self._batch_max:
+        most = self._batch_max if len(queue) > self._batch_max else min(self._batch_max, OVERLAP)
+        while queue and len(batch) < most:
             size += _size(queue[0][0])
             if batch and size > self._batch_bytes_max:
                 break

@@ -113,7 +113,9 @@ def make_schedule(
         if timezone is not None or day_match is not None:
             raise InvalidSchedule("schedule: timezone= and day_match= belong to cron=; leave them out")
         schedule = _timed_schedule(now_us, at, after, every, minimum_period_us)
-    return _limited(replace(schedule, made_at=now_us), until, times, jitter)
+    if until is None and times is None and jitter is None:
+        return schedule
+    return _limited(schedule, until, times, jitter)
 
 
 def make_named_schedule(
@@ -221,7 +223,7 @@ def _cron_schedule(now_us: int, cron: str | Cron, timezone: str | None, day_matc
     start = cron.next_us(now_us)
     if start is None:
         raise InvalidSchedule(f"cron text {cron.text!r} does not fire again before the year 10000")
-    return Schedule(start, cron=cron.text, timezone=cron.timezone, day_match=cron.day_match)
+    return Schedule(start, None, cron.text, cron.timezone, cron.day_match, made_at=now_us)
 
 
 def _timed_schedule(
@@ -254,7 +256,7 @@ def _timed_schedule(
         raise InvalidSchedule(
             f"{'after' if after is not None else 'every'}: the first tick would fall beyond the year 9999"
         )
-    return Schedule(start, period)
+    return Schedule(start, period, made_at=now_us)
 
 
 def _limited(

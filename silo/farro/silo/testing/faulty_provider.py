@@ -156,6 +156,10 @@ class FaultyProvider(FaultyMembers):
     def lanes(self) -> int:
         return self.inner.lanes
 
+    @property
+    def lane_depth(self) -> int:
+        return self.inner.lane_depth
+
     def lane_of(self, partition: int) -> int:
         return self.inner.lane_of(partition)
 

@@ -11,6 +11,7 @@ import pytest
 from farro.providers.conformance.made import NOW, Owner, a_reminder, an_owner, writing
 from farro.providers.errors import OutcomeUnknown, Unavailable
 from farro.providers.rows import EventRow, Outcome, PollQuery
+from farro.providers.sqlite.failures import at_once
 from farro.providers.sqlite.failures import writing as transaction
 from farro.providers.sqlite.store import SqliteProvider
 
@@ -94,6 +95,18 @@ def test_a_failed_commit_is_rolled_back_and_only_an_io_error_leaves_a_doubt(
             connection.execute("INSERT INTO t VALUES (1)")
         assert not connection.in_transaction
         assert connection.execute("SELECT count(*) FROM t").fetchone() == (0,)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(sqlite3.SQLITE_FULL, sqlite3.OperationalError), (sqlite3.SQLITE_IOERR_FSYNC, OutcomeUnknown)],
+)
+def test_so_does_a_statement_that_is_a_transaction_of_its_own(code: int, expected: type[Exception]) -> None:
+    with closing(sqlite3.connect(":memory:", isolation_level=None, factory=FailingCommit)) as connection:
+        connection.code = code
+        with pytest.raises(expected), at_once(connection, "u"):
+            connection.execute("COMMIT")
+        assert not connection.in_transaction
 
 
 class FailingDisk(FailingCommit):

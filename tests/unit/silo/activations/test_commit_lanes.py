@@ -37,6 +37,10 @@ class Lanes(MemoryProvider):
     def lanes(self) -> int:
         return LANES
 
+    @property
+    def lane_depth(self) -> int:
+        return 1
+
     def lane_of(self, partition: int) -> int:
         return partition % LANES
 
