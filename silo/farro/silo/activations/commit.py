@@ -28,9 +28,9 @@ log = logging.getLogger("farro.silo")
 
 P = ParamSpec("P")
 
-# Callers that wait for their commits make no new ones.  So the store is given no more than that of a queue,
-# until there is enough for a full batch: while it writes the one part, the event loop runs the next turns of
-# the other.
+# Callers that wait for their commits make no new ones.  So a store that takes a second batch before it has
+# answered the first is given no more than that of a queue, until there is enough for a full batch: while it
+# writes the one part, the event loop runs the next turns of the other.
 OVERLAP = 32
 
 COMMITTED = Outcome.COMMITTED  # a name of an Enum costs two calls to look up
@@ -147,7 +147,9 @@ class Committer:
     def _next_batch(self, queue: deque[Member]) -> list[Member]:
         batch: list[Member] = []
         size = 0
-        most = self._batch_max if len(queue) > self._batch_max else min(self._batch_max, OVERLAP)
+        most = self._batch_max
+        if self._lane_depth > 1 and len(queue) <= most:
+            most = min(most, OVERLAP)
         while queue and len(batch) < most:
             size += _size(queue[0][0])
             if batch and size > self._batch_bytes_max:

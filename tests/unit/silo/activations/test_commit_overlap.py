@@ -146,11 +146,14 @@ async def test_a_store_that_takes_one_at_a_time_is_given_one(virtual: VirtualClo
     await world.begin(depth=1)
     futures = world.commits(0, 2 * OVERLAP)
     await settle()
-    assert sizes(world) == [OVERLAP]
+    assert sizes(world) == [2 * OVERLAP]
+    more = world.commits(100, OVERLAP)
+    await settle()
+    assert sizes(world) == [2 * OVERLAP]
     for _ in range(4):
         world.slow.go_on.release()
-    await asyncio.gather(*futures)
-    assert sizes(world) == [OVERLAP, OVERLAP]
+    await asyncio.gather(*futures, *more)
+    assert sizes(world) == [2 * OVERLAP, OVERLAP]
     world.slow.go_on.release()
     await world.silo.stop()
 
