@@ -81,7 +81,8 @@ class Provider(Members, Protocol):
         Members of one partition are applied in order; a store may use several transactions for a batch that
         spans partitions, and trouble after the first of them has landed is OutcomeUnknown.  A member's
         FENCED, CONFLICT, REJECTED or DUPLICATE undoes that member alone.  Also stores ``now`` as the sign of
-        life of silo ``owner``.  An empty batch does nothing.
+        life of silo ``owner``; where nothing but states is written, one of the last 100 ms may be left
+        standing.  An empty batch does nothing.
         """
         ...
 

@@ -21,6 +21,9 @@ from farro.providers.sqlite.queries import QUERIES, in_statements
 from farro.providers.sqlite.reading import poll_parameters
 
 ROWS_A_VALUE = 128  # half a millisecond of the loop's time
+ARGS_BYTES_MAX = 2048  # as in the query: longer ones take more time as text than row by row
+
+_NO_TEXT = (sqlite3.OperationalError, sqlite3.DataError)  # bad text, too long a text
 
 _COLUMNS = list(ReminderRow.__dataclass_fields__)
 _ARGS = _COLUMNS.index("args")
@@ -42,7 +45,7 @@ def load(
                 connection.execute(statement, values).fetchone()[0]
                 for statement, values in in_statements("load_grains", asked)
             ]
-    except sqlite3.OperationalError:
+    except _NO_TEXT:
         return None  # trouble of another kind is met again there, and told
 
 
@@ -68,18 +71,25 @@ def poll(
     """Texts for :func:`reminder_rows`, of each query; None: read row by row."""
     try:
         with reading(connection):  # one snapshot, so that a row that changes its priority is not seen twice
-            return [_page(connection, service_id, query) for query in queries]
-    except sqlite3.OperationalError:
+            pages = []
+            for query in queries:
+                if (page := _page(connection, service_id, query)) is None:
+                    return None
+                pages.append(page)
+            return pages
+    except _NO_TEXT:
         return None
 
 
-def _page(connection: sqlite3.Connection, service_id: str, query: PollQuery) -> list[str]:
+def _page(connection: sqlite3.Connection, service_id: str, query: PollQuery) -> list[str] | None:
     texts: list[str] = []
     after, left = query.after, query.limit
     while left > 0:
         part = replace(query, after=after, limit=min(left, ROWS_A_VALUE))
         found = connection.execute(QUERIES["poll_packed"], poll_parameters(service_id, part))
-        text, count, last = found.fetchone()
+        text, count, last, longest = found.fetchone()
+        if longest is not None and longest > ARGS_BYTES_MAX:
+            return None
         texts.append(text)
         if count < part.limit:
             break

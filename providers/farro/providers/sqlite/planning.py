@@ -16,7 +16,7 @@ from farro.providers.checks import is_bounded, rejections
 from farro.providers.rows import Commit, Verdict
 from farro.providers.sqlite.failures import at_once, writing
 from farro.providers.sqlite.queries import QUERIES, ROWS_MAX, in_statements
-from farro.providers.sqlite.staging import NeedsReading, Staged, Statement, run
+from farro.providers.sqlite.staging import Missed, NeedsReading, Staged, Statement, run
 
 SIGN_EVERY_US = (
     100_000  # of schedule time: how old the sign of life may be that a batch of states leaves standing
@@ -24,7 +24,7 @@ SIGN_EVERY_US = (
 
 
 class Planner:
-    """Makes the plans of one service's batches."""
+    """Makes the plans of one service's batches, and knows how old its sign of life is."""
 
     def __init__(self, service_id: str) -> None:
         self._service_id = service_id
@@ -35,12 +35,13 @@ class Planner:
         before, at = self._signed
         signs = owner != before or not 0 <= now - at < SIGN_EVERY_US
         try:
-            plan = Plan(self._service_id, batch, owner, now, signs=signs)
+            return Plan(self._service_id, batch, owner, now, signs=signs)
         except NeedsReading:
             return None
-        if not plan.is_alone:
-            self._signed = (owner, now)
-        return plan
+
+    def signed(self, owner: int, now: int) -> None:
+        """A batch that was written has brought a sign of life."""
+        self._signed = (owner, now)
 
 
 class Plan:
@@ -66,14 +67,15 @@ class Plan:
             raise NeedsReading  # what a grain's second member finds was put by its first
         self.verdicts: list[Verdict] = []
         self._writes: list[Statement] = []
-        self.is_alone = False  # one statement, which is a transaction of its own
+        self._alone: tuple[str, list[object]] | None = (
+            None  # one statement, which is a transaction of its own
+        )
         for part in parts:
             staged = Staged(service_id)
             members = batch[part.start : part.stop]
             self.verdicts += [staged.member(member, member.settle is not None) for member in members]
             if not signs and len(parts) == 1 and staged.is_states_alone and len(batch) <= ROWS_MAX:
-                self.is_alone = True
-                self._writes = [_states_alone(service_id, staged.states, made_under)]
+                self._alone = _states_alone(service_id, staged.states, made_under)
                 return
             self._writes += staged.statements()
         vouch = (QUERIES["vouch"], (service_id, owner, now, made_under, json.dumps(room)), 1)
@@ -81,17 +83,34 @@ class Plan:
 
     def write(self, connection: sqlite3.Connection, url: str) -> None:
         """In one transaction.  Raises Missed or one of DATA_ERRORS when something does not hold."""
-        if self.is_alone:
-            with at_once(connection, url):
-                run(connection, self._writes)
+        if self._alone is not None:
+            self._write_alone(connection, url, *self._alone)
             return
         with writing(connection, url):
             run(connection, self._writes)
 
+    def _write_alone(
+        self, connection: sqlite3.Connection, url: str, text: str, values: Sequence[object]
+    ) -> None:
+        before = connection.total_changes
+        with at_once(connection, url):
+            connection.execute(text, values)
+        # All rows or none, and what is there now stays there.  (The count is of 32 bits, and others' triggers
+        # count too.)
+        if connection.total_changes == before:
+            raise Missed(text)
 
-def _states_alone(service_id: str, states: Sequence[tuple[object, ...]], made_under: str) -> Statement:
+    @property
+    def signs(self) -> bool:
+        """Does a sign of life go with it?"""
+        return self._alone is None
+
+
+def _states_alone(
+    service_id: str, states: Sequence[tuple[object, ...]], made_under: str
+) -> tuple[str, list[object]]:
     ((text, values),) = in_statements("write_states_alone", states)
-    return text, [*values, len(states), made_under, service_id], len(states)
+    return text, [*values, len(states), made_under, service_id]
 
 
 def rooms(members: Sequence[Commit]) -> Iterator[tuple[int, str, str, int]]:

@@ -4,6 +4,8 @@
 -- {rows} stands for as many rows of values as the caller has: Python lets go of its global lock at every step of a
 -- statement and may wait milliseconds for it on a busy event loop, so a batch must be few steps, not few bytes.
 --
+-- A write that must find its rows begins with its verb: Python tells how many rows a statement found only of those.
+--
 -- OR FAIL: a statement of many rows that fails could undo itself alone, and copies every page before its first change
 -- for that.  Here whatever fails ends in a rollback of the transaction or of a savepoint, and without the copies such
 -- a statement takes half of the time or less.
@@ -20,7 +22,7 @@ attempts, missed_count, first_missed_at, catch_up_left, status, note
 
 -- fragment: packed_reminder_columns
 -- The same as JSON can hold them.
-grain_type, grain_key, partition, name, operation, key, hex(args), start_at, period_us, cron, timezone, day_match,
+grain_type, grain_key, partition, name, operation, key, CASE WHEN length(args) <= 2048 THEN hex(args) END, start_at, period_us, cron, timezone, day_match,
 until_at, times_left, jitter_us, next_due_at, wake_at, last_fire_at, priority, action, registration, occurrence,
 attempts, missed_count, first_missed_at, catch_up_left, status, note
 
@@ -215,8 +217,8 @@ ON CONFLICT (service_id, grain_type, grain_key) DO NOTHING
 
 -- name: write_states
 -- The next state of grains that have the version expected.
-WITH written (service_id, grain_type, grain_key, version, layout, state) AS (VALUES {rows})
-UPDATE OR FAIL grains SET version = written.version + 1, layout = written.layout, state = written.state FROM written
+UPDATE OR FAIL grains SET version = written.version + 1, layout = written.layout, state = written.state FROM (
+    WITH written (service_id, grain_type, grain_key, version, layout, state) AS (VALUES {rows}) SELECT * FROM written) AS written
 WHERE grains.service_id = written.service_id AND grains.grain_type = written.grain_type
     AND grains.grain_key = written.grain_key AND grains.version = written.version
 
@@ -238,16 +240,16 @@ WHERE grains.service_id = written.service_id AND grains.grain_type = written.gra
 
 -- name: touch_grains
 -- The next version of grains that have the version expected and whose state stays.
-WITH touched (service_id, grain_type, grain_key, version) AS (VALUES {rows})
-UPDATE OR FAIL grains SET version = touched.version + 1 FROM touched
+UPDATE OR FAIL grains SET version = touched.version + 1 FROM (
+    WITH touched (service_id, grain_type, grain_key, version) AS (VALUES {rows}) SELECT * FROM touched) AS touched
 WHERE grains.service_id = touched.service_id AND grains.grain_type = touched.grain_type
     AND grains.grain_key = touched.grain_key AND grains.version = touched.version
 
 -- name: destroy_grains
 -- The next incarnation, without a state, of grains that have the version expected.
-WITH destroyed (service_id, grain_type, grain_key, version, layout) AS (VALUES {rows})
 UPDATE OR FAIL grains SET version = destroyed.version + 1, incarnation = incarnation + 1, layout = destroyed.layout, state = NULL
-FROM destroyed
+FROM (
+    WITH destroyed (service_id, grain_type, grain_key, version, layout) AS (VALUES {rows}) SELECT * FROM destroyed) AS destroyed
 WHERE grains.service_id = destroyed.service_id AND grains.grain_type = destroyed.grain_type
     AND grains.grain_key = destroyed.grain_key AND grains.version = destroyed.version
 
@@ -264,7 +266,6 @@ WHERE r.service_id = asked.service_id AND r.grain_type = asked.grain_type AND r.
 
 -- name: move_reminders
 -- The new progress of reminders that a settle matches.  A paused row moves on its grid but sleeps on.
-WITH moved (service_id, grain_type, grain_key, name, registration, consumed, {progress_columns}) AS (VALUES {rows})
 UPDATE OR FAIL reminders SET
     next_due_at = moved.next_due_at,
     wake_at = CASE WHEN reminders.status <> 'paused' THEN moved.wake_at END,
@@ -273,7 +274,8 @@ UPDATE OR FAIL reminders SET
     catch_up_left = moved.catch_up_left,
     status = CASE WHEN reminders.status = 'paused' THEN reminders.status ELSE moved.status END,
     note = CASE WHEN reminders.status = 'paused' THEN reminders.note ELSE moved.note END
-FROM moved
+FROM (
+    WITH moved (service_id, grain_type, grain_key, name, registration, consumed, {progress_columns}) AS (VALUES {rows}) SELECT * FROM moved) AS moved
 WHERE reminders.service_id = moved.service_id AND reminders.grain_type = moved.grain_type
     AND reminders.grain_key = moved.grain_key AND reminders.name = moved.name
     AND reminders.registration = moved.registration AND reminders.occurrence = moved.consumed
@@ -285,9 +287,8 @@ WHERE service_id = ?1 AND grain_type = ?2 AND grain_key = ?3 AND name = ?4 AND r
 
 -- name: delete_settled
 -- Reminders that a settle matches and ends.
-WITH gone (service_id, grain_type, grain_key, name, registration, occurrence) AS (VALUES {rows})
 DELETE FROM reminders WHERE (service_id, grain_type, grain_key, name, registration, occurrence) IN (
-    SELECT service_id, grain_type, grain_key, name, registration, occurrence FROM gone)
+    WITH gone (service_id, grain_type, grain_key, name, registration, occurrence) AS (VALUES {rows}) SELECT * FROM gone)
 
 -- name: put_reminders
 -- Rows that stand whatever stood there before.
@@ -366,9 +367,11 @@ LIMIT ?9
 {due_rows}
 
 -- name: poll_packed
--- The same as one JSON array of rows, args in hexadecimal; how many they are, and the last one of them.
-SELECT packed, json_array_length(packed), json_extract(packed, '$[#-1]') FROM (
-    SELECT json_group_array(json_array({packed_reminder_columns})) AS packed FROM ({due_rows}))
+-- The same as one JSON array of rows, args in hexadecimal; how many they are, the last one of them, and the length of
+-- the longest args, of which long ones are left out.
+SELECT packed, json_array_length(packed), json_extract(packed, '$[#-1]'), longest FROM (
+    SELECT json_group_array(json_array({packed_reminder_columns})) AS packed, max(length(args)) AS longest
+    FROM ({due_rows}))
 
 -- name: unpollable
 -- The condition is word for word that of the index reminders_unpollable.

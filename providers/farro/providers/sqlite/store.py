@@ -202,10 +202,13 @@ class SqliteProvider(MemberVerbs):
         if not batch:
             return []
         url, service_id = self._url, self._service_id
-        planned = self._planner.plan(batch, owner, now)
-        return await self.run_in_writer(
-            lambda connection: commit_batch(connection, url, service_id, batch, owner, now, planned)
+        plan = self._planner.plan(batch, owner, now)
+        verdicts = await self.run_in_writer(
+            lambda connection: commit_batch(connection, url, service_id, batch, owner, now, plan)
         )
+        if plan is None or plan.signs:
+            self._planner.signed(owner, now)
+        return verdicts
 
     async def reminder(self, grain_type: str, grain_key: str, name: str) -> ReminderRow | None:
         return await self.look(

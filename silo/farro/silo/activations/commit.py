@@ -122,9 +122,7 @@ class Committer:
         if lane is None:
             lane = self._lanes[self._provider.lane_of(commit.partition)]
         lane.queue.append((commit, done))
-        if not lane.under_way or (len(lane.queue) == OVERLAP and lane.under_way < self._lane_depth):
-            lane.under_way += 1
-            self._tasks.start(self._drain(lane), "commit")
+        self._begin(lane)
 
     def commit(self, commit: Commit) -> asyncio.Future[Verdict]:
         """:meth:`hand_over` for those who wait: the future has the verdict or raises the error."""
@@ -132,17 +130,34 @@ class Committer:
         self.hand_over(commit, partial(_resolve, future))
         return future
 
+    def _begin(self, lane: _Lane) -> None:
+        """Have the queue worked off, if the lane may have another batch and there is one worth it."""
+        if not lane.under_way or (len(lane.queue) >= OVERLAP and lane.under_way < self._lane_depth):
+            lane.under_way += 1
+            self._tasks.start(self._drain(lane), "commit").add_done_callback(partial(self._drained, lane))
+
+    def _drained(self, lane: _Lane, task: asyncio.Task[None]) -> None:
+        lane.under_way -= 1
+        if not lane.queue:
+            return
+        if task.cancelled():  # perhaps before its first step
+            self._give_up(lane)
+        else:
+            self._begin(lane)
+
+    def _give_up(self, lane: _Lane) -> None:
+        """The silo ends: nobody commits those that wait."""
+        waiting = list(lane.queue)
+        lane.queue.clear()
+        self._fail(waiting, StorageUnavailable, "the silo ended before the commit reached the store")
+
     async def _drain(self, lane: _Lane) -> None:
         try:
             while lane.queue and (lane.under_way == 1 or len(lane.queue) >= OVERLAP):
                 await self._one_batch(self._next_batch(lane.queue))
-        except BaseException:  # the silo ends: nobody commits those that wait
-            waiting = list(lane.queue)
-            lane.queue.clear()
-            self._fail(waiting, StorageUnavailable, "the silo ended before the commit reached the store")
+        except BaseException:
+            self._give_up(lane)
             raise
-        finally:
-            lane.under_way -= 1
 
     def _next_batch(self, queue: deque[Member]) -> list[Member]:
         batch: list[Member] = []

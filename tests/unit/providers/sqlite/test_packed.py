@@ -104,6 +104,19 @@ async def test_a_page_takes_a_statement_for_every_128_rows(owner: Owner) -> None
     assert len([statement for statement in ran if "SELECT" in statement]) == 3
 
 
+@pytest.mark.parametrize("size", [packed.ARGS_BYTES_MAX, packed.ARGS_BYTES_MAX + 1, 100_000])
+async def test_a_page_with_long_arguments_is_read_row_by_row(owner: Owner, size: int) -> None:
+    rows = [*reminders(3), replace(a_reminder("long"), registration=9, args=bytes(size), wake_at=NOW)]
+    await owner.commit(*puts(owner, rows))
+    queries = [PollQuery(2, NOW + 1000, 10), PollQuery(1, NOW + 1000, 10)]
+    texts = await sqlite_of(owner).look(lambda connection: packed.poll(connection, "default", queries))
+    assert (texts is None) is (size > packed.ARGS_BYTES_MAX)
+    none, some = await owner.store.poll(queries)
+    assert none == [] and sorted(some, key=lambda row: row.registration) == sorted(
+        rows, key=lambda row: row.registration
+    )
+
+
 async def test_text_that_is_none_is_read_row_by_row(owner: Owner) -> None:
     await owner.commit(*puts(owner, reminders(3)))
     await owner.committed("sound", grain=writing(0, b"sound"))

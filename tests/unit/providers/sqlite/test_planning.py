@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import AsyncIterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from farro.providers.conformance.made import NOW, PARTITION, Owner, a_reminder, an_owner, writing
+from farro.providers.errors import Unavailable
 from farro.providers.rows import Commit, EventRow, Outcome, PutMode, PutReminder, Settle, Watermark
-from farro.providers.sqlite.planning import SIGN_EVERY_US, Planner
+from farro.providers.sqlite.planning import SIGN_EVERY_US, Plan, Planner
 from farro.providers.sqlite.queries import ROWS_MAX
 from farro.providers.sqlite.store import SqliteProvider
 from tests.unit.providers.sqlite.test_group_commit import looked, statements_of
@@ -110,11 +113,13 @@ async def test_a_sign_of_life_goes_with_every_batch_that_moves_more_than_states(
 def test_another_owner_signs_at_once() -> None:
     planner = Planner("default")
     state = Commit(1, 1, "shipments", "k", grain=writing(1))
-    alone = [
-        plan is not None and plan.is_alone
-        for plan in (planner.plan([state], owner, NOW) for owner in (1, 1, 2, 2, 1))
-    ]
-    assert alone == [False, True, False, True, False]
+    signs = []
+    for owner in (1, 1, 2, 2, 1):
+        plan = planner.plan([state], owner, NOW)
+        assert plan is not None
+        signs.append(plan.signs)
+        planner.signed(owner, NOW)
+    assert signs == [True, False, True, False, True]
 
 
 @pytest.mark.parametrize(
@@ -163,6 +168,62 @@ async def test_a_grain_that_comes_twice_with_reminders_is_counted_in_between(own
     )
     verdicts = await owner.commit(first, second)
     assert [each.outcome for each in verdicts] == [Outcome.COMMITTED, Outcome.REJECTED]
+
+
+async def test_rows_that_a_trigger_of_another_program_writes_do_not_count(owner: Owner) -> None:
+    store = owner.store
+    assert isinstance(store, SqliteProvider)
+
+    def audit(connection: sqlite3.Connection) -> None:
+        connection.execute("CREATE TABLE audit (grain_key TEXT)")
+        connection.execute(
+            "CREATE TRIGGER audited AFTER UPDATE ON grains"
+            " BEGIN INSERT INTO audit VALUES (new.grain_key); END"
+        )
+
+    await store.run_in_writer(audit)
+    verdicts = await owner.commit(*states(owner))
+    assert [(each.outcome, each.version) for each in verdicts] == [(Outcome.COMMITTED, 2)] * len(KEYS)
+    for now in (NOW + 1, NOW + SIGN_EVERY_US + 1):  # states alone, and with a sign of life
+        before = await stored(owner)
+        half = [
+            owner.member(key, grain=writing(row[0] if at % 2 else 1, b"half"))
+            for at, (key, row) in enumerate(zip(KEYS[:6], before, strict=False))
+            if row is not None
+        ]
+        verdicts = await owner.commit(*half, now=now)
+        assert [each.outcome for each in verdicts] == [Outcome.CONFLICT, Outcome.COMMITTED] * 3
+        assert (await stored(owner))[::2] == before[::2]
+
+
+async def test_a_batch_of_states_counts_as_written_whatever_the_counter_says(owner: Owner) -> None:
+    """SQLite counts changes in 32 bits: here the count goes over the edge within one batch."""
+
+    class Counted(sqlite3.Connection):
+        changes = iter([2**31 - 3, -(2**31) + 4])
+
+        @property
+        def total_changes(self) -> int:
+            return next(self.changes)
+
+    store = owner.store
+    assert isinstance(store, SqliteProvider)
+    plan = Plan("default", states(owner), owner.number, NOW, signs=False)
+    with closing(sqlite3.connect(store._path, isolation_level=None, factory=Counted)) as connection:
+        plan.write(connection, "u")
+    assert await stored(owner) == [(2, b"next")] * len(KEYS)
+
+
+async def test_a_batch_that_was_not_written_gave_no_sign_of_life(owner: Owner) -> None:
+    store = owner.store
+    assert isinstance(store, SqliteProvider)
+    late = NOW + 10 * SIGN_EVERY_US
+    await store.run_in_writer(lambda connection: connection.execute("PRAGMA query_only = ON"))
+    with pytest.raises(Unavailable):
+        await owner.commit(*states(owner), now=late)
+    await store.run_in_writer(lambda connection: connection.execute("PRAGMA query_only = OFF"))
+    await owner.commit(*states(owner), now=late + 1)
+    assert await signed_at(owner) == late + 1
 
 
 async def test_a_settle_that_matches_nothing_is_found_out_and_the_rest_stands(owner: Owner) -> None:

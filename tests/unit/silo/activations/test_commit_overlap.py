@@ -177,6 +177,24 @@ async def test_a_failure_of_the_first_says_nothing_of_the_second(
     assert world.committer.healthy
 
 
+async def test_a_drain_that_is_cancelled_before_it_begins_leaves_nobody_waiting(
+    world: OverlappingWorld,
+) -> None:
+    first = world.commits(0, 1)
+    await settle()
+    second = world.commits(1, OVERLAP)
+    for task in asyncio.all_tasks():
+        if task.get_name() == "commit":
+            task.cancel()
+    await settle()
+    assert {type(future.exception()) for future in first} == {CommitOutcomeUnknown}
+    assert {type(future.exception()) for future in second} == {StorageUnavailable}
+    late = world.commits(100, 1)
+    world.slow.go_on.release()
+    await settle()
+    assert late[0].done()
+
+
 async def test_the_end_of_the_silo_is_told_to_both_and_to_all_that_wait(world: OverlappingWorld) -> None:
     futures = world.commits(0, 2 * OVERLAP + 5)
     await settle()
