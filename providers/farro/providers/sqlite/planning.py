@@ -18,9 +18,7 @@ from farro.providers.sqlite.failures import at_once, writing
 from farro.providers.sqlite.queries import QUERIES, ROWS_MAX, in_statements
 from farro.providers.sqlite.staging import Missed, NeedsReading, Staged, Statement, run
 
-SIGN_EVERY_US = (
-    100_000  # of schedule time: how old the sign of life may be that a batch of states leaves standing
-)
+SIGN_EVERY_US = 100_000  # of schedule time: a batch of states leaves a younger sign of life standing
 
 
 class Planner:
@@ -67,9 +65,8 @@ class Plan:
             raise NeedsReading  # what a grain's second member finds was put by its first
         self.verdicts: list[Verdict] = []
         self._writes: list[Statement] = []
-        self._alone: tuple[str, list[object]] | None = (
-            None  # one statement, which is a transaction of its own
-        )
+        # one statement, which is a transaction of its own
+        self._alone: tuple[str, list[object]] | None = None
         for part in parts:
             staged = Staged(service_id)
             members = batch[part.start : part.stop]
