@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -233,20 +234,22 @@ async def test_a_drained_silo_hands_over_and_ends_while_calls_go_on(start: Start
     assert await asyncio.to_thread(program.stop) == 0
 
 
-async def test_who_asks_for_the_same_drain_waits_for_it_too(start: Start, store: str) -> None:
+async def test_who_asks_for_the_same_drain_waits_for_it_too(start: Start, store: str, tmp_path: Path) -> None:
     program = start("--processes", "2", "--listen", f"127.0.0.1:{free_ports(2)}")
     urls = addresses(program)
     await status_until(store, balanced)
     async with Client(*urls) as client, asyncio.TaskGroup() as held_up:
         for key in "abcdefgh":
-            held_up.create_task(client.grain(Counter, key).add_slowly(4))
-        await asyncio.sleep(0.5)
-        first = asyncio.create_task(run("cluster", "drain", "2", store=store))
-        await asyncio.sleep(1.5)
+            held_up.create_task(client.grain(Counter, key).add_slowly(9))
+        await asyncio.sleep(0.2)
+        # in a process of its own: two commands in this one would write to each other's output
+        ask = functools.partial(farro, "cluster", "drain", "2", "--store", store, folder=tmp_path)
+        first = asyncio.create_task(asyncio.to_thread(ask))
+        await status_until(store, lambda found: any(each["status"] == "draining" for each in found))
         second = await run("cluster", "drain", "2", store=store)
         assert ((await first).returncode, second.returncode, second.stderr) == (0, 0, "")
-    assert "silo 2 at" in second.stdout.splitlines()[0] and "asked before" in second.stdout.splitlines()[0]
-    assert second.stdout.splitlines()[-1] == "silo 2 has left"
+    told = second.stdout.splitlines()
+    assert "silo 2 at" in told[0] and "asked before" in told[0] and told[-1] == "silo 2 has left"
     assert await asyncio.to_thread(program.stop) == 0, "although the other one was just ending"
 
 
