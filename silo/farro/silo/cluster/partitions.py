@@ -49,10 +49,10 @@ class Partitions:
             rows = await self._provider.take(number, batch, now, seen)
             if number != self.number:
                 break  # it was taken for dead meanwhile, and these with it
-            # Schedule time anew: what fell due while the store took its time fell due before this ownership.
-            began_at = self._clock.now()
+            # This silo's since the store took the request, which nobody here can date: what fell due since it
+            # was asked may have fallen due to this owner, and is delivered.
             self._ownership.take_all(
-                {row.partition: Owned(row.epoch, began_at, row.previous_alive_at) for row in rows}
+                {row.partition: Owned(row.epoch, now, row.previous_alive_at) for row in rows}
             )
             taken += len(rows)
             await asyncio.sleep(0)
