@@ -21,7 +21,6 @@ from farro.providers.sqlite.queries import QUERIES, in_statements
 from farro.providers.sqlite.reading import poll_parameters
 
 ROWS_A_VALUE = 128  # half a millisecond of the loop's time
-ARGS_BYTES_MAX = 2048  # as in the query: longer ones take more time as text than row by row
 
 _NO_TEXT = (sqlite3.OperationalError, sqlite3.DataError)  # bad text, too long a text
 
@@ -87,9 +86,9 @@ def _page(connection: sqlite3.Connection, service_id: str, query: PollQuery) -> 
     while left > 0:
         part = replace(query, after=after, limit=min(left, ROWS_A_VALUE))
         found = connection.execute(QUERIES["poll_packed"], poll_parameters(service_id, part))
-        text, count, last, longest = found.fetchone()
-        if longest is not None and longest > ARGS_BYTES_MAX:
-            return None
+        text, count, last, left_out = found.fetchone()
+        if left_out:
+            return None  # long arguments take more time as text than row by row
         texts.append(text)
         if count < part.limit:
             break

@@ -22,9 +22,9 @@ attempts, missed_count, first_missed_at, catch_up_left, status, note
 
 -- fragment: packed_reminder_columns
 -- The same as JSON can hold them.
-grain_type, grain_key, partition, name, operation, key, CASE WHEN length(args) <= 2048 THEN hex(args) END, start_at, period_us, cron, timezone, day_match,
-until_at, times_left, jitter_us, next_due_at, wake_at, last_fire_at, priority, action, registration, occurrence,
-attempts, missed_count, first_missed_at, catch_up_left, status, note
+grain_type, grain_key, partition, name, operation, key, CASE WHEN length(args) <= 2048 THEN hex(args) END,
+start_at, period_us, cron, timezone, day_match, until_at, times_left, jitter_us, next_due_at, wake_at, last_fire_at,
+priority, action, registration, occurrence, attempts, missed_count, first_missed_at, catch_up_left, status, note
 
 -- fragment: progress_columns
 -- The fields of Progress, in the order of the class.
@@ -367,10 +367,10 @@ LIMIT ?9
 {due_rows}
 
 -- name: poll_packed
--- The same as one JSON array of rows, args in hexadecimal; how many they are, the last one of them, and the length of
--- the longest args, of which long ones are left out.
-SELECT packed, json_array_length(packed), json_extract(packed, '$[#-1]'), longest FROM (
-    SELECT json_group_array(json_array({packed_reminder_columns})) AS packed, max(length(args)) AS longest
+-- The same as one JSON array of rows, args in hexadecimal; how many they are, the last one of them, and how many have
+-- args so long that they are left out.
+SELECT packed, json_array_length(packed), json_extract(packed, '$[#-1]'), left_out FROM (
+    SELECT json_group_array(json_array({packed_reminder_columns})) AS packed, sum(length(args) > 2048) AS left_out
     FROM ({due_rows}))
 
 -- name: unpollable
